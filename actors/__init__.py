@@ -1,0 +1,1 @@
+"""What turns rows and weights into a training batch: rollouts and rewards."""

@@ -1,0 +1,113 @@
+"""ReCOR's rollout: the order policy fills in the true response, and queries drawn on the way are scored.
+
+    prompt ──► s_1 ──► rho_1, K queries ──► y_rho_1 ──► s_2 ──► ...        (KV cache: nothing is computed twice)
+    all M K queries at once, from the full cache ──► p(y) ──► rewards ──► targets
+
+Costs one pass of each stream: as many FLOPs as a training forward over the same streams.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.rewards import bce_label, mse_target, q_values, soft_value, sparse_reward
+from recor_dist.config import RecorConfig
+from recor_dist.messages import RecorBatch, Rows
+from recor_dist.model import Cache, Model, filled_slots
+
+
+@torch.inference_mode()
+def rollout(method: RecorConfig, model: Model, rows: Rows, random: np.random.Generator, version: int) -> RecorBatch:
+    """Rolls the policy out over some rows with the model's weights, which are of this version."""
+    device = model.flat.device
+    prompts = torch.as_tensor(rows.prompts.astype(np.int64), device=device)
+    responses = torch.as_tensor(rows.responses.astype(np.int64), device=device)
+    R, M = responses.shape
+    noise = torch.as_tensor(exploration_noise(method, random, R, M), device=device)
+
+    cache = model.new_cache(R)
+    filled = torch.zeros(R, M, dtype=torch.bool, device=device)
+    order, queries, valid = [], [], []
+    logits = model.start(prompts, cache)
+    for t in range(M):
+        slots = logits.masked_fill(filled, -torch.inf).argmax(-1)  # (R,)
+        asked, usable = choose_queries(method, logits, filled, slots, noise[:, t])
+        order.append(slots)
+        queries.append(asked)
+        valid.append(usable)
+        filled.scatter_(1, slots[:, None], True)
+        if t < M - 1:
+            logits = model.step(responses.gather(1, slots[:, None])[:, 0], slots, cache)
+
+    batch_order, batch_queries = torch.stack(order, 1), torch.stack(queries, 1)  # (R, M), (R, M, K)
+    answers = responses.gather(1, batch_queries.flatten(1)).view_as(batch_queries)
+    logits = model.ask_all(batch_queries, cache).float()
+    log_p = logits.log_softmax(-1).gather(-1, answers[..., None])[..., 0]  # (R, M, K)
+    rewards = sparse_reward(log_p, method.eta) if method.reward == "sparse" else log_p
+    value = next_values(method, model, batch_order, batch_queries, answers, cache) if method.gamma else None
+    return RecorBatch(
+        version=version,
+        prompts=prompts.cpu().numpy(),
+        tokens=responses.gather(1, batch_order).cpu().numpy(),
+        order=batch_order.cpu().numpy(),
+        queries=batch_queries.cpu().numpy(),
+        answers=answers.cpu().numpy(),
+        valid=torch.stack(valid, 1).cpu().numpy(),
+        rewards=rewards.cpu().numpy(),
+        targets=targets(method, rewards, value).cpu().numpy(),
+    )
+
+
+def exploration_noise(method: RecorConfig, random: np.random.Generator, R: int, M: int) -> np.ndarray:
+    """(R, M, M) float32, for each row, step and slot: uniform, Gumbel, or nothing."""
+    if method.exploration == "topk":
+        return np.zeros((R, M, M), dtype=np.float32)
+    uniform = random.random((R, M, M))
+    return (uniform if method.exploration == "uniform" else -np.log(-np.log(np.maximum(uniform, 1e-300)))).astype(
+        np.float32
+    )
+
+
+def choose_queries(
+    method: RecorConfig, logits: Tensor, filled: Tensor, greedy: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The slots to ask for at one step and which of them count, both (R, K), or (R, K + 1) with include_greedy.
+
+    The K best of `noise` are a uniform draw without duplicates, the K best of Q/alpha + Gumbel noise one from the
+    policy (Gumbel-top-K). With include_greedy the draw is among the other slots, so that nothing is asked twice.
+    """
+    if method.exploration == "uniform":
+        scores = noise
+    else:
+        scores = q_values(logits.float(), method.algorithm)
+        if method.exploration == "entropy":
+            # The PPO-like policy is the softmax of the logits themselves; drawing from it keeps that loss on-policy.
+            scores = (scores if method.algorithm == "ppo" else scores / method.alpha) + noise
+    closed = filled.scatter(1, greedy[:, None], True) if method.include_greedy else filled
+    best, slots = scores.masked_fill(closed, -torch.inf).topk(method.token_queries, dim=-1)  # (R, K)
+    usable = best > -torch.inf
+    if method.include_greedy:
+        slots = torch.cat([slots, greedy[:, None]], dim=1)
+        usable = torch.cat([usable, torch.ones_like(usable[:, :1])], dim=1)
+    return slots, usable
+
+
+def next_values(
+    method: RecorConfig, model: Model, order: Tensor, queries: Tensor, answers: Tensor, cache: Cache
+) -> Tensor:
+    """V(s_t + y_a) of every query a, (R, M, K): s' is off the trajectory unless a = rho_t, hence a branch a query."""
+    filled = filled_slots(order)
+    values = []
+    for k in range(queries.shape[2]):  # one query a step at a time keeps the attention scores small
+        logits = model.branch_order_logits(answers[:, :, k], queries[:, :, k], cache)  # (R, M, M)
+        closed = filled.scatter(2, queries[:, :, k, None], True)
+        values.append(soft_value(q_values(logits.float(), method.algorithm), closed, method.alpha))
+    return torch.stack(values, dim=2)
+
+
+def targets(method: RecorConfig, rewards: Tensor, value: Tensor | None) -> Tensor:
+    """What the order policy is taught for each query: a BCE label, an MSE target, or the reward itself."""
+    if method.algorithm == "sql_bce":
+        exp_r = rewards if method.reward == "sparse" else rewards.exp()
+        return bce_label(exp_r, value, method.gamma)
+    return mse_target(rewards, value, method.gamma)

@@ -1,0 +1,54 @@
+"""A worker computes tickets with the weights they name. It holds a copy of the model, and nothing of the run's state.
+
+The same ticket with the same weights gives the same bits on every worker, the first time and every other time.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from data.shards import Dataset
+from recor_dist.config import Config
+from recor_dist.device import autocast
+from recor_dist.evaluate import pad_rows, score
+from recor_dist.messages import EvalSums, Generation, Rows, Ticket
+from recor_dist.model import Model
+from recor_dist.rng import rng
+
+
+class Worker:
+    def __init__(
+        self,
+        config: Config,
+        data: Dataset,
+        model: Model,
+        prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any],
+        generate: Callable[[Model, np.ndarray], Generation],
+    ) -> None:
+        self.config, self.data, self.model = config, data, model
+        self.prepare, self.generate = prepare, generate
+        self.row_order = data.row_order(config.seed)
+        self.version: int | None = None
+
+    def load(self, version: int, weights: np.ndarray) -> None:
+        if version != self.version:
+            self.model.load(weights)
+            self.version = version
+
+    def roll_out(self, ticket: Ticket) -> Any:
+        """The training batch of a ticket."""
+        assert self.version == ticket.version, f"{ticket} needs other weights than v_{self.version}"
+        start = ticket.step * self.config.batch_size + ticket.group * self.config.rollout_size
+        rows = self.data.take(self.row_order, start, self.config.rollout_size)
+        random = rng(self.config.seed, "rollout", ticket.step, ticket.group)
+        with autocast(self.config):
+            return self.prepare(self.config.method, self.model, rows, random, ticket.version)
+
+    def evaluate(self, split: str, index: int) -> EvalSums:
+        """Scores evaluation ticket `index` of a split with the weights that are loaded."""
+        size = self.config.eval.size
+        rows = self.data.read_split(split, index * size, size)
+        with autocast(self.config):
+            generation = self.generate(self.model, pad_rows(rows, size).prompts)
+        return score(generation, rows)

@@ -1,0 +1,1 @@
+"""Tasks, vocabularies, Parquet shards and the order of the rows."""

@@ -1,0 +1,209 @@
+"""Anyone's rows: a Parquet or JSONL file with `prompt` and `response`, or a folder with one file a split.
+
+Strings are read as characters, lists as tokens. An optional `order` lists the slots of a response in the order in
+which they are best filled. A single file is cut into splits by the hash of the prompt; from a folder, the files train,
+val and test are taken as they are. Whatever cannot be read is refused with its row, counted from 1.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from data.splits import SPLITS, split_of
+from data.vocab import PAD, Vocabulary
+from recor_dist.config import CustomConfig, Mistake
+from recor_dist.files import open_folder
+from recor_dist.messages import Rows
+
+ENDINGS = (".parquet", ".jsonl")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of a source, before token ids."""
+
+    prompt: tuple[str, ...]
+    response: tuple[str, ...]
+    order: tuple[int, ...] | None
+
+    @property
+    def key(self) -> bytes:
+        return "\x1f".join(self.prompt).encode()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source that was read, checked and split."""
+
+    examples: dict[str, list[Example]]
+    checksum: str
+    vocabulary: Vocabulary
+    N: int
+    M: int
+    ordered: bool
+
+    def rows(self, split: str, start: int, count: int) -> Rows:
+        """Rows start .. start + count - 1 of a split as token ids, padded."""
+        examples = self.examples[split][start : start + count]
+        prompts, responses = (
+            np.stack([self.vocabulary.encode(tokens, length) for tokens in column])
+            for column, length in (([e.prompt for e in examples], self.N), ([e.response for e in examples], self.M))
+        )
+        orders = np.stack([_with_pads_first(e, self.M) for e in examples]) if self.ordered else None
+        return Rows(prompts, responses, orders)
+
+
+def read_source(task: CustomConfig, path: str) -> Source:
+    """Reads data.source. Raises Mistake, with the row, for anything that is not as it should be."""
+    files = _files(path)
+    sha = hashlib.sha256()
+    examples: dict[str, list[Example]] = {}
+    for split, file in files.items():
+        examples[split] = [_example(row, f"row {i} of {file.name}", task) for i, row in enumerate(_read(file), 1)]
+        if not examples[split]:
+            raise Mistake(f"data.source: {file.name} has no rows")
+        for example in examples[split]:
+            sha.update(json.dumps([split, example.prompt, example.response, example.order]).encode())
+    examples = _hold_out(examples, path)
+    everything = [example for split in SPLITS for example in examples[split]]
+    N = max(len(e.prompt) for e in everything) if task.prompt_length is None else task.prompt_length
+    M = max(len(e.response) for e in everything) if task.response_length is None else task.response_length
+    if M == 0:
+        raise Mistake(f"data.source: every response of {path} is empty")
+    tokens = {token for e in everything for token in e.prompt + e.response}
+    if PAD in tokens:
+        raise Mistake(
+            f"data.source: the token {PAD} of {path} is reserved; rename it (shorter rows are padded by themselves)"
+        )
+    padded = any(len(e.prompt) < N or len(e.response) < M for e in everything)
+    with_order = sum(e.order is not None for e in everything)
+    if 0 < with_order < len(everything):
+        raise Mistake(f"data.source: {len(everything) - with_order} rows of {path} lack the `order` that others have")
+    vocabulary = Vocabulary((*sorted(tokens), *((PAD,) if padded else ())))
+    return Source(examples, sha.hexdigest(), vocabulary, N, M, ordered=with_order > 0)
+
+
+@dataclass(frozen=True)
+class _File:
+    folder: fs.SubTreeFileSystem
+    name: str
+
+
+def _files(path: str) -> dict[str, _File]:
+    """The file of each split, or one file under `train`."""
+    parent, _, name = path.rstrip("/").rpartition("/")
+    beside = open_folder(parent or ("/" if path.startswith("/") else "."))
+    kind = beside.get_file_info(name).type
+    if kind == fs.FileType.NotFound:
+        raise Mistake(f"data.source: {path} does not exist")
+    if kind == fs.FileType.File:
+        if not name.endswith(ENDINGS):
+            raise Mistake(f"data.source: {path} must end in {' or '.join(ENDINGS)}")
+        return {"train": _File(beside, name)}
+    folder = open_folder(path)
+    found = {}
+    for split in SPLITS:
+        names = [f"{split}{ending}" for ending in ENDINGS if folder.get_file_info(f"{split}{ending}").is_file]
+        if len(names) > 1:
+            raise Mistake(f"data.source: {path} holds both {names[0]} and {names[1]}; keep one")
+        if names:
+            found[split] = _File(folder, names[0])
+    if "train" not in found:
+        raise Mistake(f"data.source: the folder {path} needs a train.parquet or train.jsonl")
+    return found
+
+
+def _read(file: _File) -> Iterator[dict[str, Any]]:
+    with file.folder.open_input_file(file.name) as stream:
+        if file.name.endswith(".jsonl"):
+            yield from _read_jsonl(stream.read(), file.name)
+            return
+        try:
+            table = pq.read_table(stream)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise Mistake(f"data.source: {file.name} is not a Parquet file ({str(error).splitlines()[0]})") from None
+    for column in ("prompt", "response"):
+        if column not in table.column_names:
+            raise Mistake(f"data.source: {file.name} has no column `{column}`; it has {', '.join(table.column_names)}")
+    for batch in table.select([c for c in ("prompt", "response", "order") if c in table.column_names]).to_batches():
+        yield from batch.to_pylist()
+
+
+def _read_jsonl(content: bytes, name: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            raise Mistake(f"data.source: row {number} of {name} is not JSON") from None
+        if not isinstance(row, dict):
+            raise Mistake(f"data.source: row {number} of {name} is not an object with prompt and response")
+        for column in ("prompt", "response"):
+            if column not in row:
+                raise Mistake(
+                    f"data.source: row {number} of {name} has no `{column}`; it has {', '.join(row) or 'nothing'}"
+                )
+        yield row
+
+
+def _example(row: dict[str, Any], where: str, task: CustomConfig) -> Example:
+    limits = {"prompt": task.prompt_length, "response": task.response_length}
+    read = {}
+    for column, limit in limits.items():
+        tokens = read[column] = _tokens(row[column], f"{column} in {where}")
+        name, allowed = ("max_length", task.max_length) if limit is None else (f"{column}_length", limit)
+        if len(tokens) > allowed:
+            raise Mistake(
+                f"data.source: the {column} in {where} has {len(tokens)} tokens, over task.{name}={allowed}; "
+                "raise that, or shorten the row"
+            )
+    order = row.get("order")
+    if order is not None and sorted(order) != list(range(len(read["response"]))):
+        raise Mistake(
+            f"data.source: the order in {where} does not name each of its {len(read['response'])} slots once, from 0"
+        )
+    return Example(read["prompt"], read["response"], None if order is None else tuple(order))
+
+
+def _tokens(value: Any, where: str) -> tuple[str, ...]:
+    if value is None:
+        raise Mistake(f"data.source: null {where}")
+    if isinstance(value, str):
+        return tuple(value)
+    if isinstance(value, Sequence) and all(isinstance(t, str | int) and not isinstance(t, bool) for t in value):
+        return tuple(str(token) for token in value)
+    raise Mistake(f"data.source: the {where} is neither a string nor a list of strings or whole numbers")
+
+
+def _hold_out(examples: dict[str, list[Example]], path: str) -> dict[str, list[Example]]:
+    """Fills the splits that have no file of their own from train, by the hash of the prompt."""
+    missing = [split for split in SPLITS if split not in examples]
+    split = split_of(e.key for e in examples["train"])
+    held = {name: [e for e, s in zip(examples["train"], split, strict=True) if SPLITS[s] == name] for name in missing}
+    kept = [e for e, s in zip(examples["train"], split, strict=True) if SPLITS[s] not in missing]
+    for name, rows in {**held, "train": kept}.items():
+        if not rows:
+            raise Mistake(
+                f"data.source: {path} has too few different prompts to hold out a {name} split; "
+                "give a folder with train, val and test files"
+            )
+    result = {**examples, **held, "train": kept}
+    for other in ("val", "test"):
+        shared = {e.key for e in result["train"]} & {e.key for e in result[other]}
+        if shared:
+            log.warning("data.source: %d prompts of %s stand in train as well", len(shared), other)
+    return result
+
+
+def _with_pads_first(example: Example, M: int) -> np.ndarray:
+    """PAD slots need no deduction: they come first, in reading order."""
+    assert example.order is not None
+    return np.array([*range(len(example.response), M), *example.order], dtype=np.int16)

@@ -1,0 +1,185 @@
+"""Parquet shards and their manifest: how rows lie on disk, and how a wrong one is found out.
+
+A data set is a folder (any URI that pyarrow knows) of shards and a manifest.json that is written last:
+
+    train-00000.parquet ...   val-00000.parquet   test-00000.parquet   manifest.json
+
+Checksums are over decoded rows, not over file bytes, which differ between writers. Every shard also carries its own
+description, so that one from another configuration is recognised and a lost manifest can be put together again.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from data.row_order import RowOrder
+from data.vocab import Vocabulary
+from recor_dist.config import Mistake, digest
+from recor_dist.files import open_folder, read_json, write_atomically
+from recor_dist.messages import Rows, Shape
+
+KEY = b"recor_dist"
+
+
+class BadShard(Mistake):
+    """A shard that cannot be trained on; its text names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """A shard as the manifest lists it."""
+
+    file: str
+    rows: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a data set holds."""
+
+    spec: dict  # task, parameters, seed and cut: what the rows are a pure function of
+    N: int
+    M: int
+    vocabulary: list[str]
+    order: str | None  # the known order: "reversed", "recorded" in the shards, or None
+    splits: dict[str, list[ShardEntry]]
+
+    @property
+    def checksum(self) -> str:
+        return digest(asdict(self))
+
+    @staticmethod
+    def from_json(content: dict) -> "Manifest":
+        splits = {split: [ShardEntry(**entry) for entry in entries] for split, entries in content["splits"].items()}
+        return Manifest(**{**content, "splits": splits})
+
+
+def shard_name(split: str, index: int) -> str:
+    return f"{split}-{index:05d}.parquet"
+
+
+def checksum(rows: Rows) -> str:
+    """SHA-256 of decoded rows, the same whatever integer type or file they came in."""
+    sha = hashlib.sha256()
+    for array in (rows.prompts, rows.responses, rows.orders):
+        if array is not None:
+            sha.update(repr(array.shape).encode() + np.ascontiguousarray(array, dtype="<u4").tobytes())
+    return sha.hexdigest()
+
+
+def write_shard(folder: fs.SubTreeFileSystem, spec: dict, split: str, index: int, rows: Rows) -> ShardEntry:
+    """Writes a shard under a name that appears only when it is complete."""
+    columns = {"prompt": rows.prompts, "response": rows.responses, "order": rows.orders}
+    entry = ShardEntry(shard_name(split, index), len(rows), checksum(rows))
+    table = pa.table({name: _to_column(array) for name, array in columns.items() if array is not None})
+    described = json.dumps({"spec": digest(spec), **asdict(entry)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({KEY: described}), sink, compression="zstd")
+    write_atomically(folder, entry.file, sink.getvalue())
+    return entry
+
+
+def read_shard(folder: fs.SubTreeFileSystem, spec: dict, split: str, index: int) -> tuple[Rows, ShardEntry]:
+    """Reads and verifies a shard; BadShard if it is missing, damaged or of another data set."""
+    name = shard_name(split, index)
+    try:
+        with folder.open_input_file(name) as file:
+            table = pq.read_table(file)
+    except FileNotFoundError:
+        raise BadShard(f"shard {name} is missing") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BadShard(f"shard {name} is corrupt or truncated ({str(error).splitlines()[0]})") from None
+    described = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
+    if described.get("spec") != digest(spec) or described.get("file") != name:
+        raise BadShard(f"shard {name} is from another configuration")
+    rows = Rows(*(_from_column(table, column) for column in ("prompt", "response", "order")))
+    entry = ShardEntry(name, len(rows), checksum(rows))
+    if entry.checksum != described["checksum"]:
+        raise BadShard(f"shard {name} is corrupt: its rows do not have the checksum that was written with them")
+    return rows, entry
+
+
+def _to_column(array: np.ndarray) -> pa.FixedSizeListArray:
+    width = array.shape[1]
+    if width == 0:
+        return pa.array([[] for _ in array], type=pa.list_(pa.from_numpy_dtype(array.dtype), 0))
+    return pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), width)
+
+
+def _from_column(table: pa.Table, name: str) -> np.ndarray | None:
+    if name not in table.column_names:
+        return None
+    column = table.column(name).combine_chunks()
+    return column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+
+
+class Dataset:
+    """A prepared data set, open for reading. Shards are verified when they are first read."""
+
+    def __init__(self, uri: str, manifest: Manifest, remedy: str = "python -m data.prepare") -> None:
+        """`remedy`: the command that rebuilds a bad shard, named when there is one."""
+        self.uri, self.manifest, self.remedy = uri, manifest, remedy
+        self.folder = open_folder(uri)
+        self.vocabulary = Vocabulary(tuple(manifest.vocabulary))
+        self.shape = Shape(manifest.N, manifest.M, len(manifest.vocabulary))
+        # A batch straddles two shards at most times two epochs; one more is read ahead by the next ticket.
+        self._shard = lru_cache(maxsize=4)(self._read)
+
+    @staticmethod
+    def open(uri: str, spec: dict, remedy: str) -> "Dataset | None":
+        """The data set at this place; None if it was not prepared (completely) or its manifest is damaged."""
+        try:
+            manifest = Manifest.from_json(read_json(open_folder(uri), "manifest.json"))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+        if manifest.spec != spec:
+            raise Mistake(f"data.dir: {uri} holds another data set than its name says; move it away, then {remedy}")
+        return Dataset(uri, manifest, remedy)
+
+    def rows_of(self, split: str) -> int:
+        return sum(entry.rows for entry in self.manifest.splits[split])
+
+    def row_order(self, seed: int) -> RowOrder:
+        return RowOrder(seed, tuple(entry.rows for entry in self.manifest.splits["train"]))
+
+    def take(self, order: RowOrder, start: int, count: int) -> Rows:
+        """Training rows at positions start .. start + count - 1 of the endless stream."""
+        return Rows.concatenate([self._select("train", shard, rows) for shard, rows in order.locate(start, count)])
+
+    def read_split(self, split: str, start: int, count: int) -> Rows:
+        """Rows start .. start + count - 1 of a split, in the order of the shards."""
+        parts = []
+        for index, entry in enumerate(self.manifest.splits[split]):
+            inside = np.arange(max(0, start), min(entry.rows, start + count))
+            if len(inside):
+                parts.append(self._select(split, index, inside))
+            start -= entry.rows
+        return Rows.concatenate(parts)
+
+    def _select(self, split: str, index: int, rows: np.ndarray) -> Rows:
+        chosen = self._shard(split, index).select(rows)
+        if self.manifest.order == "reversed":
+            reverse = np.arange(self.shape.M - 1, -1, -1, dtype=np.int16)
+            chosen = replace(chosen, orders=np.broadcast_to(reverse, (len(rows), self.shape.M)))
+        return chosen
+
+    def _read(self, split: str, index: int) -> Rows:
+        try:
+            rows, entry = read_shard(self.folder, self.manifest.spec, split, index)
+            if entry != self.manifest.splits[split][index]:
+                raise BadShard(f"shard {entry.file} does not have the checksum of the manifest")
+        except BadShard as bad:
+            raise BadShard(f"data.dir: {bad} in {self.uri}; `{self.remedy}` rebuilds just that one") from None
+        return rows
+
+
+def shard_sizes(rows: int, shard_rows: int) -> list[int]:
+    """How a split is cut: full shards, and the rest."""
+    return [min(shard_rows, rows - start) for start in range(0, rows, shard_rows)]

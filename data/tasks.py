@@ -1,0 +1,81 @@
+"""What a task is to the rest: lengths, a vocabulary, and shards that are pure functions of their names."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from types import ModuleType
+
+import numpy as np
+
+from data import arg, custom, mul
+from data.shards import shard_sizes
+from data.splits import SPLITS, split_of
+from data.vocab import Vocabulary
+from recor_dist.config import Config, CustomConfig, GeneratedTaskConfig, Mistake
+from recor_dist.messages import Rows
+from recor_dist.rng import rng
+
+FORMAT = 1  # raised when the same settings would give other rows
+CHUNK = 16_384  # candidates drawn at a time; part of what a shard is a function of
+
+# A generator module gives `vocabulary(task)` and `sample(task, random, rows) -> Rows`; here with its known order.
+GENERATORS: dict[str, tuple[ModuleType, str | None]] = {"arg": (arg, "reversed"), "mul": (mul, "reversed")}
+
+
+@dataclass(frozen=True)
+class Task:
+    spec: dict  # what the rows are a pure function of
+    N: int
+    M: int
+    vocabulary: Vocabulary
+    order: str | None
+    sizes: dict[str, list[int]]  # rows of each shard of each split
+    make_shard: Callable[[str, int], Rows]  # (split, index) -> its rows
+
+
+def task_of(config: Config) -> Task:
+    """The task that a configuration names; a custom one is read from its source."""
+    cut = config.data.shard_rows
+    if isinstance(config.task, CustomConfig):
+        assert config.data.source is not None
+        source = custom.read_source(config.task, config.data.source)
+        spec = {
+            "format": FORMAT,
+            "task": "custom",
+            "source": source.checksum,
+            "N": source.N,
+            "M": source.M,
+            "shard_rows": cut,
+        }
+        sizes = {split: shard_sizes(len(source.examples[split]), cut) for split in SPLITS}
+        make = partial(_custom_shard, source, sizes, cut)
+        return Task(spec, source.N, source.M, source.vocabulary, "recorded" if source.ordered else None, sizes, make)
+    assert isinstance(config.task, GeneratedTaskConfig)
+    module, order = GENERATORS[config.task.name]
+    counts = {"train": config.task.train_rows, "val": config.task.val_rows, "test": config.task.test_rows}
+    sizes = {split: shard_sizes(counts[split], cut) for split in SPLITS}
+    spec = {"format": FORMAT, "task": asdict(config.task), "shard_rows": cut}
+    example = module.sample(config.task, rng(0, "example"), 1)
+    N, M = example.prompts.shape[1], example.responses.shape[1]
+    make = partial(_generated_shard, module, config.task, sizes)
+    return Task(spec, N, M, module.vocabulary(config.task), order, sizes, make)
+
+
+def _custom_shard(source: custom.Source, sizes: dict[str, list[int]], cut: int, split: str, index: int) -> Rows:
+    return source.rows(split, index * cut, sizes[split][index])
+
+
+def _generated_shard(module: ModuleType, task: GeneratedTaskConfig, sizes: dict, split: str, index: int) -> Rows:
+    """Draws candidates and keeps those whose prompt belongs to the split, until the shard is full."""
+    random = rng(task.seed, f"data/{task.name}/{split}", index)
+    wanted, parts = sizes[split][index], []
+    while (have := sum(len(part) for part in parts)) < wanted:
+        drawn = module.sample(task, random, CHUNK)
+        chosen = split_of(row.tobytes() for row in np.ascontiguousarray(drawn.prompts)) == SPLITS.index(split)
+        keep = np.flatnonzero(chosen)[: wanted - have]
+        if not len(keep):
+            raise Mistake(
+                f"task={task.name}: it has too few different prompts to set a {split} split apart; make it longer"
+            )
+        parts.append(drawn.select(keep))
+    return Rows.concatenate(parts)

@@ -1,0 +1,1 @@
+"""Losses, one update, and the weights that come out of it."""

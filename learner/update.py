@@ -1,0 +1,119 @@
+"""The learner: turns weights v_n and the tickets of step n into v_{n+1}, and keeps the versions that tickets may name.
+
+Tickets are taken in the order of their groups, one forward and backward each; gradients add up in one flat buffer, are
+divided once by the counts of the whole step, clipped, and followed by one AdamW step. Nothing else changes the weights.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from learner.losses import LossSums
+from recor_dist.config import Config, LearnerConfig, Mistake
+from recor_dist.device import autocast
+from recor_dist.model import Model
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """All that a run needs to go on after step - 1: there is no random state and no data position."""
+
+    step: int
+    versions: dict[int, np.ndarray]  # v_{step - lag} .. v_step, flat float32
+    exp_avg: np.ndarray  # AdamW's moments, flat float32
+    exp_avg_sq: np.ndarray
+
+
+def learning_rate(config: LearnerConfig, step: int, steps: int) -> float:
+    """Linear warm-up, then a cosine from lr towards 0 at `steps`."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    progress = (step - config.warmup) / max(1, steps - config.warmup)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class Learner:
+    def __init__(
+        self,
+        config: Config,
+        model: Model,
+        steps: int,
+        loss: Callable[[Any, Model, Any, Any], LossSums],
+        statistics: Callable[[Any, Sequence[Any]], Any],
+    ) -> None:
+        """`statistics` sees all tickets of a step before the first backward; `loss` gets what it returns."""
+        self.config, self.model, self.steps = config, model, steps
+        self.loss, self.statistics = loss, statistics
+        self.step = 0
+        model.initialise(config.seed)
+        self.versions = {0: model.weights()}
+        self.gradient = model.share_gradients()
+        # AdamW sees two tensors: matrices, which decay, and the rest. `fused` makes each update one pass over them.
+        parts = (slice(0, model.decayed), slice(model.decayed, None))
+        self.flat_parameters = [model.flat[part] for part in parts]
+        for parameter, part in zip(self.flat_parameters, parts, strict=True):
+            parameter.grad = self.gradient[part]
+        decays = (config.learner.weight_decay, 0.0)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": [p], "weight_decay": d} for p, d in zip(self.flat_parameters, decays, strict=True)],
+            lr=config.learner.lr,
+            betas=(config.learner.beta1, config.learner.beta2),
+            fused=True,
+        )
+
+    def update(self, batches: Sequence[Any]) -> dict[str, float]:
+        """Learns from all tickets of the current step, in the order of their groups; returns the step's metrics."""
+        statistics = self.statistics(self.config.method, batches)
+        self.gradient.zero_()
+        count, sums = 0, {}
+        for batch in batches:
+            with autocast(self.config):
+                part = self.loss(self.config.method, self.model, batch, statistics)
+            part.total.backward()
+            count += part.count
+            for name, value in part.metrics.items():
+                sums[name] = sums.get(name, 0.0) + value
+        self.gradient.div_(max(1, count))
+        norm = float(torch.linalg.vector_norm(self.gradient))
+        if not math.isfinite(norm):
+            raise Mistake(
+                f"learner.lr={self.config.learner.lr}: the gradient of step {self.step} is not finite; try a lower one"
+            )
+        if norm > self.config.learner.clip:
+            self.gradient.mul_(self.config.learner.clip / norm)
+        rate = learning_rate(self.config.learner, self.step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.step += 1
+        self.versions[self.step] = self.model.weights()
+        self.versions.pop(self.step - self.config.lag - 1, None)
+        metrics = {name: float(value) / max(1, count) for name, value in sums.items()}
+        return metrics | {"learner/gradient_norm": norm, "learner/lr": rate}
+
+    def state(self) -> LearnerState:
+        moments = [
+            torch.cat([self._moments(p)[name] for p in self.flat_parameters]) for name in ("exp_avg", "exp_avg_sq")
+        ]
+        return LearnerState(self.step, dict(self.versions), *(m.cpu().numpy() for m in moments))
+
+    def load_state(self, state: LearnerState) -> None:
+        self.step, self.versions = state.step, dict(state.versions)
+        self.model.load(state.versions[state.step])
+        start = 0
+        for parameter in self.flat_parameters:
+            end = start + parameter.numel()
+            self.optimizer.state[parameter] = {
+                "step": torch.tensor(float(state.step), device=parameter.device),
+                "exp_avg": torch.tensor(state.exp_avg[start:end], device=parameter.device),
+                "exp_avg_sq": torch.tensor(state.exp_avg_sq[start:end], device=parameter.device),
+            }
+            start = end
+
+    def _moments(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        zeros = torch.zeros_like(parameter)
+        return self.optimizer.state.get(parameter) or {"exp_avg": zeros, "exp_avg_sq": zeros}

@@ -1,0 +1,521 @@
+"""Every setting of a run: its name, type, default, allowed values, and one sentence.
+
+The configuration has two parts. *Identity* decides the result: runs with equal identities end in the same weights, bit
+for bit. *Placement* (`placement=True` below) says where and how the result is computed, and changes nothing in it.
+
+Hydra puts a configuration together from `conf/` (groups `task`, `method`, `scale`) and `key=value` words; the
+dataclasses here are its schema. `command` is what every command line goes through: a user's mistake becomes one line
+and exit code 2.
+"""
+
+import difflib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+from hydra.conf import HelpConf
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+CONF = Path(__file__).parent / "conf"
+GROUPS = ("task", "method", "scale")
+
+
+class Mistake(ValueError):
+    """Something the user can mend. Its text is one line with the remedy in it; commands print it and exit with 2."""
+
+
+def setting(
+    default: Any,
+    about: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    placement: bool = False,
+) -> Any:
+    """A dataclass field that carries its own sentence and range."""
+    limits = {"at least": at_least, "at most": at_most, "above": above, "below": below}
+    metadata = {"about": about, "limits": limits, "choices": choices, "placement": placement}
+    return field(default=default, metadata=metadata)
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TaskConfig:
+    """What every task has."""
+
+    name: str = setting(MISSING, "the task")
+
+    def slots(self) -> int | None:
+        """M, where the settings alone tell it."""
+        return None
+
+
+@dataclass
+class GeneratedTaskConfig(TaskConfig):
+    """A task whose rows come from a generator of ours."""
+
+    seed: int = setting(0, "seed of the generator; the run's `seed` leaves the data alone", at_least=0)
+    train_rows: int = setting(1_000_000, "rows to train on", at_least=1)
+    val_rows: int = setting(448, "rows held out for validation during training", at_least=1)
+    test_rows: int = setting(1_000, "rows for the test at the end", at_least=1)
+
+
+@dataclass
+class ArgConfig(GeneratedTaskConfig):
+    """Autoregression: each response token depends on all that stand behind it."""
+
+    name: str = setting("arg", "the task", choices=("arg",))
+    length: int = setting(20, "L: tokens in the prompt, and in the response", at_least=1, at_most=1024)
+    modulus: int = setting(7, "p: a prime; tokens are 0..p-1", at_least=3, at_most=251)
+
+    def slots(self) -> int:
+        return self.length
+
+
+@dataclass
+class MulConfig(GeneratedTaskConfig):
+    """Multiplication `x*y=` of a long number and a short one."""
+
+    name: str = setting("mul", "the task", choices=("mul",))
+    digits: int = setting(20, "digits of x", at_least=1, at_most=1024)
+    factor_digits: int = setting(2, "digits of y, leading zeros included", at_least=1, at_most=1024)
+
+    def slots(self) -> int:
+        return self.digits + self.factor_digits
+
+
+@dataclass
+class CustomConfig(TaskConfig):
+    """Anyone's Parquet or JSONL with `prompt` and `response`: `task=custom data.source=PATH`."""
+
+    name: str = setting("custom", "the task", choices=("custom",))
+    prompt_length: int | None = setting(None, "N; null takes the longest prompt of the source", at_least=0)
+    response_length: int | None = setting(None, "M; null takes the longest response of the source", at_least=1)
+    max_length: int = setting(2048, "a prompt or response beyond this is refused", at_least=1)
+
+    def slots(self) -> int | None:
+        return self.response_length
+
+
+# --- methods ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class MethodConfig:
+    """What every method has."""
+
+    name: str = setting(MISSING, "the method")
+
+
+@dataclass
+class RecorConfig(MethodConfig):
+    """Reinforced Context Order Recovery."""
+
+    name: str = setting("recor", "the method", choices=("recor",))
+    token_queries: int = setting(1, "K: slots asked for at each step", at_least=1)
+    order_queries: int = setting(0, "C: learned order queries; 0 reads Q off the main stream", at_least=0)
+    exploration: str = setting(
+        "uniform",
+        "how the K slots are drawn: uniformly, from the policy, or best first",
+        choices=("uniform", "entropy", "topk"),
+    )
+    include_greedy: bool = setting(False, "ask for the slot the policy fills, too, as query K+1")
+    reward: str = setting("sparse", "1[p(y) >= eta], or log p(y)", choices=("sparse", "dense"))
+    eta: float = setting(0.8, "probability from which a token counts as predicted", above=0, below=1)
+    algorithm: str = setting("sql_bce", "how the order policy learns", choices=("sql_bce", "sql_mse", "ppo"))
+    alpha: float = setting(0.1, "entropy coefficient of the policy softmax(Q/alpha)", at_least=0)
+    gamma: float = setting(0.0, "discount: 0 looks at the next token only", at_least=0, at_most=1)
+    focal: float = setting(0.0, "exponent of the focal factor |label - p| on the BCE; 0, or 1 and more", at_least=0)
+    lm_weight: float = setting(1.0, "weight of the token loss", at_least=0)
+    order_weight: float = setting(1.0, "weight of the order loss", at_least=0)
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ModelConfig:
+    layers: int = setting(3, "transformer blocks", at_least=1)
+    width: int = setting(384, "D: hidden dimensions", at_least=1)
+    heads: int = setting(12, "attention heads; must divide the width", at_least=1)
+
+
+@dataclass
+class LearnerConfig:
+    lr: float = setting(1e-3, "peak learning rate; a cosine brings it to 0 at the last step", above=0)
+    warmup: int = setting(0, "steps of linear warm-up", at_least=0)
+    weight_decay: float = setting(0.1, "AdamW's weight decay, on matrices only", at_least=0)
+    beta1: float = setting(0.9, "AdamW's first moment", at_least=0, below=1)
+    beta2: float = setting(0.999, "AdamW's second moment", at_least=0, below=1)
+    clip: float = setting(1.0, "largest norm of the gradient", above=0)
+
+
+@dataclass
+class DataConfig:
+    dir: str = setting("shards", "folder or URI that holds prepared data, a folder a data set", placement=True)
+    source: str | None = setting(None, "for task=custom: a file, or a folder with train/val/test files", placement=True)
+    shard_rows: int = setting(50_000, "rows of a shard; how rows are cut decides their order", at_least=1)
+
+
+@dataclass
+class EvalConfig:
+    every: int = setting(500, "steps between validations; 0 for none", at_least=0, placement=True)
+    size: int = setting(250, "rows of an evaluation ticket", at_least=1)
+
+
+@dataclass
+class CheckpointConfig:
+    every: int = setting(500, "steps between checkpoints", at_least=1, placement=True)
+    keep: int = setting(2, "checkpoints to keep", at_least=1, placement=True)
+
+
+@dataclass
+class Config:
+    """One run."""
+
+    task: TaskConfig = MISSING
+    method: MethodConfig = MISSING
+    scale: str = setting(MISSING, "the preset these settings started from", placement=True)
+    seed: int = setting(0, "seed of weights, row order and exploration", at_least=0)
+    batch_size: int = setting(1024, "B: rows of a learner step", at_least=1)
+    rollout_size: int = setting(
+        64, "rows of a ticket, the unit of work of an actor; must divide batch_size", at_least=1
+    )
+    epochs: float = setting(100.0, "passes over the training rows; floor(epochs * rows / B) steps", above=0)
+    lag: int = setting(0, "step n rolls out with the weights of step n - lag; 0 is on-policy", at_least=0, at_most=64)
+    device: str = setting("auto", "auto takes a GPU where there is one", choices=("auto", "cpu", "cuda"))
+    precision: str = setting(
+        "auto", "auto is bfloat16 autocast on a GPU, else float32", choices=("auto", "float32", "bfloat16")
+    )
+    threads: int = setting(1, "torch threads of every process; other counts round differently", at_least=1)
+    engine: str = setting("local", "who computes", choices=("local",), placement=True)
+    out: str | None = setting(
+        None, "folder of the run; by default runs/<task>-<method>-<scale>-seed<seed>-<identity>", placement=True
+    )
+    resume: str = setting(
+        "auto",
+        "auto goes on where `out` stopped; never refuses an `out` that exists",
+        choices=("auto", "never"),
+        placement=True,
+    )
+    allow_mixed: bool = setting(
+        False, "go on although hardware or torch changed; the run is marked reproducible=false", placement=True
+    )
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+
+# --- flat views ------------------------------------------------------------------------------------------------------
+
+
+def flatten(config: Any, *, identity_only: bool = False, prefix: str = "") -> dict[str, Any]:
+    """All settings by dotted name, or those alone that decide the result."""
+    flat: dict[str, Any] = {}
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if is_dataclass(value):
+            flat |= flatten(value, identity_only=identity_only, prefix=f"{prefix}{f.name}.")
+        elif not (identity_only and f.metadata["placement"]):
+            flat[f"{prefix}{f.name}"] = value
+    return flat
+
+
+def digest(content: Any) -> str:
+    """SHA-256 of anything JSON can write."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def validate(config: Config) -> None:
+    """Raises Mistake for a value out of range or a combination that cannot be."""
+    _check_ranges(config)
+    if config.model.width % config.model.heads:
+        raise Mistake(
+            f"model.heads={config.model.heads}: must divide model.width={config.model.width}; "
+            f"allowed: {_listed(d for d in range(1, config.model.width + 1) if config.model.width % d == 0)}"
+        )
+    if config.batch_size % config.rollout_size:
+        raise Mistake(
+            f"batch_size={config.batch_size}: must be a multiple of rollout_size={config.rollout_size}; "
+            f"nearest: {-(-config.batch_size // config.rollout_size) * config.rollout_size}"
+        )
+    if isinstance(config.task, CustomConfig) and not config.data.source:
+        raise Mistake(
+            "data.source: task=custom needs data.source=PATH, a Parquet or JSONL file with prompt and response"
+        )
+    if not isinstance(config.task, CustomConfig) and config.data.source:
+        raise Mistake(f"data.source: only task=custom reads a source, and this is task={config.task.name}")
+    if isinstance(config.task, ArgConfig) and any(config.task.modulus % d == 0 for d in range(2, config.task.modulus)):
+        raise Mistake(f"task.modulus={config.task.modulus}: must be a prime")
+    if isinstance(config.method, RecorConfig):
+        _check_recor(config.method)
+    if (M := config.task.slots()) is not None:
+        check_response_length(config, M)
+
+
+def check_response_length(config: Config, M: int) -> None:
+    """Refuses what cannot be with M slots; for a custom task M is known only once its source was read."""
+    K = getattr(config.method, "token_queries", 1)
+    if K > M:
+        raise Mistake(f"method.token_queries={K}: a response has M={M} slots; allowed: 1 to {M}")
+
+
+def _check_ranges(config: Any, prefix: str = "") -> None:
+    for f in fields(config):
+        key, value = f"{prefix}{f.name}", getattr(config, f.name)
+        if is_dataclass(value):
+            _check_ranges(value, f"{key}.")
+            continue
+        choices, limits = f.metadata["choices"], f.metadata["limits"]
+        if value is None:
+            continue
+        if choices and value not in choices:
+            raise Mistake(f"{key}={value}: allowed: {', '.join(choices)}{_nearest(str(value), choices)}")
+        met = {
+            "at least": lambda v, limit: v >= limit,
+            "at most": lambda v, limit: v <= limit,
+            "above": lambda v, limit: v > limit,
+            "below": lambda v, limit: v < limit,
+        }
+        asked = {word: limit for word, limit in limits.items() if limit is not None}
+        # `not met` instead of its opposite, so that NaN is refused as well.
+        if not all(met[word](value, limit) for word, limit in asked.items()) or value == float("inf"):
+            raise Mistake(f"{key}={value}: must be {' and '.join(f'{w} {x}' for w, x in asked.items()) or 'finite'}")
+
+
+def _check_recor(method: RecorConfig) -> None:
+    if method.reward == "sparse" and method.algorithm != "sql_bce":
+        raise Mistake(
+            f"method.reward=sparse: log 0 has no place in method.algorithm={method.algorithm}; "
+            "use method.reward=dense or method.algorithm=sql_bce"
+        )
+    if method.focal and method.algorithm != "sql_bce":
+        raise Mistake(f"method.focal={method.focal}: only method.algorithm=sql_bce has a focal factor; allowed here: 0")
+    if 0 < method.focal < 1:
+        raise Mistake(f"method.focal={method.focal}: its slope is infinite at 0; allowed: 0, or 1 and more")
+    if method.gamma and method.algorithm == "ppo":
+        raise Mistake(f"method.gamma={method.gamma}: method.algorithm=ppo looks at the next token only; allowed: 0")
+    if method.exploration == "entropy" and method.alpha == 0:
+        raise Mistake("method.alpha=0: exploration=entropy divides by alpha; use alpha above 0, or exploration=topk")
+    if method.lm_weight == 0 and method.order_weight == 0:
+        raise Mistake("method.lm_weight=0: with method.order_weight=0, too, nothing would be learned")
+
+
+def _listed(numbers: Any) -> str:
+    return ", ".join(str(n) for n in numbers)
+
+
+def _nearest(word: str, known: Any) -> str:
+    """The ending of an error line that names the nearest right name, if one is near."""
+    by_ending = {key.rsplit(".", 1)[-1]: key for key in known}
+    by_name = by_ending | {key: key for key in known}
+    near = difflib.get_close_matches(word.rsplit(".", 1)[-1], by_ending, n=1, cutoff=0.75)
+    near = near or difflib.get_close_matches(word, by_name, n=1, cutoff=0.5)
+    return f"; did you mean {by_name[near[0]]}?" if near else ""
+
+
+# --- Hydra -----------------------------------------------------------------------------------------------------------
+
+SCHEMAS = {
+    "task": {"arg": ArgConfig, "mul": MulConfig, "custom": CustomConfig},
+    "method": {"recor": RecorConfig},
+}
+
+
+def auto_scale() -> str:
+    """What `scale=auto` means here: `paper` where there are GPUs, else `laptop`."""
+    import torch
+
+    return "paper" if torch.cuda.is_available() else "laptop"
+
+
+def _scale_of_out(words: list[str]) -> str | None:
+    """The scale that the run in an explicit `out=` was started with: `auto` is decided once in a run's life."""
+    for word in words:
+        saved = Path(word.removeprefix("out=")) / "run.json"
+        if word.startswith("out=") and saved.is_file():
+            return json.loads(saved.read_text())["settings"]["scale"]
+    return None
+
+
+def _options(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def _help_text() -> str:
+    lines = [
+        "recor_dist trains models to find out in which order to write an answer.",
+        "",
+        "  python -m recor_dist.run task=arg method=recor scale=laptop seed=0    train, go on, or show the result",
+        "  python -m data.prepare task=arg scale=laptop                          make or repair its data",
+        "",
+        "Groups, one choice of each:",
+        *(f"    {group:<29}{' | '.join(_options(group))}" for group in GROUPS),
+        "",
+        "Settings, with the defaults of the schema; a scale sets its own (--cfg job shows the outcome):",
+        "",
+    ]
+    sections: list[tuple[str, type]] = [("", Config)]
+    sections += [(f.name, f.default_factory) for f in fields(Config) if is_dataclass(f.default_factory)]  # type: ignore
+    sections += [
+        (f"{group} ({group}={name})", schema) for group, named in SCHEMAS.items() for name, schema in named.items()
+    ]
+    for title, schema in sections:
+        prefix = title.split(" ")[0]
+        if title:
+            lines += ["", f"  {title}"]
+        for f in fields(schema):
+            if "about" in f.metadata and f.name != "name":
+                default = "" if f.default is MISSING else f"[{json.dumps(f.default).strip(chr(34))}] "
+                choices = f" ({' | '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
+                key = f"{prefix}.{f.name}" if prefix else f.name
+                lines.append(f"    {key:<29}{default}{f.metadata['about']}{choices}")
+    return "\n".join([*lines, "", "Hydra's own options: --cfg job, --multirun, --hydra-help."])
+
+
+def _register() -> None:
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for group, named in SCHEMAS.items():
+        for name, schema in named.items():
+            store.store(group=group, name=f"{name}_schema", node=schema)
+    help_node = HelpConf(app_name="recor_dist", header="", footer="", template=_help_text())
+    store.store(group="hydra/help", name="recor_dist", node=help_node, provider="recor_dist")
+    # The words of this very command decide what `auto` means: a run in an existing `out` keeps the scale it began with.
+    concrete = lambda scale: (_scale_of_out(sys.argv[1:]) or auto_scale()) if scale == "auto" else scale  # noqa: E731
+    OmegaConf.register_new_resolver("concrete_scale", concrete, replace=True)
+
+
+_register()
+
+
+def compose(words: list[str]) -> Config:
+    """The validated configuration that these `key=value` words name, for use without a command line."""
+    try:
+        config = _to_config(_compose(words))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise Mistake(_explain(error, words)) from error
+    validate(config)
+    return config
+
+
+def _compose(words: list[str]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("config", overrides=words)
+
+
+def _to_config(raw: DictConfig) -> Config:
+    config = OmegaConf.to_object(raw)
+    assert isinstance(config, Config)
+    for extra in _unknown(config):
+        raise Mistake(f"{extra}: no such setting{_nearest(extra, flatten(config))}")
+    return config
+
+
+def _unknown(config: Any, prefix: str = "") -> Iterator[str]:
+    """What `+key=value` added without a place in the schema: OmegaConf hangs it onto the dataclass."""
+    known = {f.name for f in fields(config)}
+    for name, value in vars(config).items():
+        if name not in known:
+            yield prefix + name
+        elif is_dataclass(value):
+            yield from _unknown(value, f"{prefix}{name}.")
+
+
+def command(main: Callable[[Config], None]) -> NoReturn:
+    """Runs `main` on the configuration of the command line. Mistakes: one line, exit 2. Bugs: a traceback."""
+    # Hydra would shorten tracebacks and exit with 1 for everything; we tell mistakes from bugs ourselves.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+
+    @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
+    def run(raw: DictConfig) -> None:
+        try:
+            config = _to_config(raw)
+            validate(config)
+            main(config)
+        except Mistake as mistake:
+            _refuse(str(mistake))
+
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    try:
+        run()
+    except (HydraException, OmegaConfBaseException) as error:
+        _refuse(_explain(error, words))
+    sys.exit(0)
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _explain(error: Exception, words: list[str]) -> str:
+    """One line for what Hydra refused: the key, what is allowed, and the nearest right name."""
+    overrides = []
+    for word in words:
+        try:
+            overrides.append(OverridesParser.create().parse_override(word))
+        except HydraException:
+            return f"{word}: not a setting; write key=value, for example seed=1 (quote values with spaces or brackets)"
+    for override in overrides:
+        key, value = override.key_or_group, override.value()
+        if key in GROUPS:
+            options = _options(key)
+            asked = value if isinstance(value, str) else str(value)
+            if asked not in options and not override.is_sweep_override():
+                return f"{key}={asked}: allowed: {', '.join(options)}{_nearest(asked, options)}"
+    try:
+        groups = [o.input_line for o in overrides if o.key_or_group in GROUPS and not o.is_sweep_override()]
+        known = flatten(_to_config(_compose(groups)))
+    except (HydraException, OmegaConfBaseException):
+        return _one_line(error)
+    for override in overrides:
+        key = override.key_or_group
+        if key in GROUPS or key.startswith("hydra"):
+            continue
+        if key not in known or override.is_add():
+            inside = sorted(k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0])
+            return f"{key}: no such setting; allowed there: {', '.join(inside)}{_nearest(key, known)}"
+        if override.is_sweep_override():
+            continue
+        try:
+            _compose([*groups, override.input_line])
+        except (HydraException, OmegaConfBaseException):
+            kind = _type_in_words(key, known[key])
+            return f"{override.input_line}: must be {kind}"
+    return _one_line(error)
+
+
+def _type_in_words(key: str, example: Any) -> str:
+    if isinstance(example, bool):
+        return "true or false"
+    if isinstance(example, int):
+        return "a whole number"
+    return "a number" if isinstance(example, float) else "of another type"
+
+
+def _one_line(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return " ".join(str(cause).split())

@@ -1,0 +1,51 @@
+"""How good the answers are, and in which order they were written.
+
+Evaluation is cut into tickets of a fixed size, too, the last one padded, so that its figures do not depend on who
+computed them.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from recor_dist.messages import EvalSums, Generation, Rows
+
+
+def pad_rows(rows: Rows, size: int) -> Rows:
+    """Repeats the last row until there are `size` of them."""
+    return rows if len(rows) == size else rows.select(np.minimum(np.arange(size), len(rows) - 1))
+
+
+def score(generation: Generation, rows: Rows) -> EvalSums:
+    """Compares answers with rows; answers beyond the rows are padding and do not count."""
+    count, M = rows.responses.shape
+    responses, orders = generation.responses[:count], generation.orders[:count]
+    right = responses == rows.responses
+    fills = np.zeros((M, M), dtype=np.int64)
+    np.add.at(fills, (orders, np.arange(M)), 1)
+    tau = None if rows.orders is None or M < 2 else float(kendall_tau(orders, rows.orders).sum())
+    return EvalSums(count, int(right.all(1).sum()), int(right.sum()), fills, tau)
+
+
+def kendall_tau(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Kendall's tau between orders (R, M) row by row: 1 for the same order, -1 for the reverse, 0 for no relation."""
+    steps_a, steps_b = np.argsort(a, axis=1), np.argsort(b, axis=1)  # slot -> step
+    M = a.shape[1]
+    agreement = np.zeros(len(a), dtype=np.int64)
+    for slot in range(M - 1):  # against all later slots
+        ahead_a = np.sign(steps_a[:, slot + 1 :] - steps_a[:, slot, None])
+        ahead_b = np.sign(steps_b[:, slot + 1 :] - steps_b[:, slot, None])
+        agreement += (ahead_a * ahead_b).sum(axis=1)
+    return agreement / (M * (M - 1) / 2)
+
+
+def summarise(sums: EvalSums) -> dict[str, Any]:
+    """The figures that are reported for a split."""
+    M = len(sums.fills)
+    summary = {
+        "rows": sums.rows,
+        "exact_match": sums.exact / sums.rows,
+        "token_accuracy": sums.tokens / (sums.rows * M),
+        "mean_step": [float(step) for step in sums.fills @ np.arange(1, M + 1) / sums.rows],  # by slot, steps from 1
+    }
+    return summary if sums.tau is None else {**summary, "kendall_tau": sums.tau / sums.rows}

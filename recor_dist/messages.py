@@ -1,0 +1,97 @@
+"""What passes between the parts of a run: frozen dataclasses of NumPy arrays.
+
+Letters, the same in every file:
+  B batch, R rows of a ticket, N prompt length, M response length, t step 1..M (index 0..M-1 in arrays),
+  K token queries a step (one more with include_greedy), C order queries, V vocabulary, D width, H heads,
+  L main-stream length.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model must know of its data, e.g. Shape(N=20, M=20, V=7) for the paper's ARG."""
+
+    N: int
+    M: int
+    V: int  # tokens a response may hold; the model adds SEP as token V
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A unit of work: rows [group * R, (group + 1) * R) of step `step`'s batch, computed with weights `version`."""
+
+    step: int
+    group: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a data set, as token ids."""
+
+    prompts: np.ndarray  # (R, N) unsigned
+    responses: np.ndarray  # (R, M) unsigned
+    orders: np.ndarray | None = None  # (R, M) int16: the known slot of each step, where there is one
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def select(self, index: np.ndarray) -> "Rows":
+        return Rows(self.prompts[index], self.responses[index], None if self.orders is None else self.orders[index])
+
+    @staticmethod
+    def concatenate(parts: Sequence["Rows"]) -> "Rows":
+        """Parts of one data set, one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        orders = [part.orders for part in parts if part.orders is not None]
+        return Rows(
+            np.concatenate([part.prompts for part in parts]),
+            np.concatenate([part.responses for part in parts]),
+            np.concatenate(orders) if orders else None,
+        )
+
+
+@dataclass(frozen=True)
+class RecorBatch:
+    """A rolled-out ticket: what ReCOR's learner needs, e.g. R=64 rows of ARG with K=1."""
+
+    version: int  # weights it was made with
+    prompts: np.ndarray  # (R, N) int64
+    tokens: np.ndarray  # (R, M) int64: response tokens in generation order
+    order: np.ndarray  # (R, M) int64: the slot of each step
+    queries: np.ndarray  # (R, M, K) int64: slots asked for at each step
+    answers: np.ndarray  # (R, M, K) int64: the true token of each query
+    valid: np.ndarray  # (R, M, K) bool: False where fewer than K slots were left
+    rewards: np.ndarray  # (R, M, K) float32: exp(r) for the sparse reward, r for the dense one
+    targets: np.ndarray  # (R, M, K) float32: BCE label, MSE target, or r again for the PPO-like loss
+
+
+@dataclass(frozen=True)
+class EvalSums:
+    """What evaluation adds up, over the rows of a ticket or of a whole split."""
+
+    rows: int
+    exact: int  # responses that are right as a whole
+    tokens: int  # response tokens that are right
+    fills: np.ndarray  # (M, M) int64: fills[slot, step] answers filled this slot at this step
+    tau: float | None  # sum of Kendall's tau to the known order, where there is one
+
+    def __add__(self, other: "EvalSums") -> "EvalSums":
+        tau = None if self.tau is None or other.tau is None else self.tau + other.tau
+        return EvalSums(
+            self.rows + other.rows, self.exact + other.exact, self.tokens + other.tokens, self.fills + other.fills, tau
+        )
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Answers of a model."""
+
+    responses: np.ndarray  # (R, M) int64
+    orders: np.ndarray  # (R, M) int64: the slot filled at each step

@@ -1,0 +1,52 @@
+"""`python -m recor_dist.run task=arg method=recor scale=laptop seed=0 ...`: trains, goes on, or shows the result."""
+
+import logging
+import sys
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from rich.console import Console
+from rich.table import Table
+
+from recor_dist.config import Config, command
+from recor_dist.loop import Stopped, train
+from recor_dist.progress import set_up_logging
+
+log = logging.getLogger(__name__)
+
+
+def main(config: Config) -> None:
+    set_up_logging()
+    if HydraConfig.get().runtime.choices["scale"] == "auto":
+        log.info(
+            "scale=auto takes %s: %s", config.scale, "there are GPUs" if config.scale == "paper" else "no GPU here"
+        )
+    try:
+        show(train(config))
+    except Stopped as stopped:
+        log.info("%s; the same command goes on from there", stopped)
+        sys.exit(128 + stopped.signal_number)
+
+
+def show(result: dict[str, Any]) -> None:
+    """The result as a short table, and where everything is."""
+    console = Console()
+    table = Table(title=f"{result['task']} · {result['method']} · {result['steps']:,} steps", title_justify="left")
+    for column in ("", "rows", "exact match", "token accuracy", "Kendall's tau to the known order"):
+        table.add_column(column, justify="right" if column else "left")
+    for split in ("val", "test"):
+        figures = result[split]
+        tau = f"{figures['kendall_tau']:.3f}" if "kendall_tau" in figures else "-"
+        exact, tokens = f"{figures['exact_match']:.4f}", f"{figures['token_accuracy']:.4f}"
+        table.add_row(split, f"{figures['rows']:,}", exact, tokens, tau)
+    console.print(table)
+    steps = " ".join(f"{step:.1f}" for step in result["test"]["mean_step"])
+    console.print(f"mean step at which each slot was filled: {steps}", highlight=False)
+    if not result["reproducible"]:
+        console.print("reproducible=false: this run went on across different machines")
+    print(f"saved in {result['out']}")
+    print(f"weights sha256 {result['weights_sha256']}")
+
+
+if __name__ == "__main__":
+    command(main)
