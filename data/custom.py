@@ -166,10 +166,10 @@ def _example(row: dict[str, Any], where: str, task: CustomConfig) -> Example:
                 "raise that, or shorten the row"
             )
     order = row.get("order")
-    if order is not None and sorted(order) != list(range(len(read["response"]))):
-        raise Mistake(
-            f"data.source: the order in {where} does not name each of its {len(read['response'])} slots once, from 0"
-        )
+    slots = len(read["response"])
+    whole = isinstance(order, list) and all(isinstance(slot, int) for slot in order)
+    if order is not None and not (whole and sorted(order) == list(range(slots))):
+        raise Mistake(f"data.source: the order in {where} does not name each of its {slots} slots once, from 0")
     return Example(read["prompt"], read["response"], None if order is None else tuple(order))
 
 

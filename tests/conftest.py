@@ -1,0 +1,43 @@
+"""What the tests share: torch set up as in a run, small models, small configurations."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from recor_dist.config import Config, ModelConfig, compose
+from recor_dist.device import set_up_torch
+from recor_dist.messages import Rows, Shape
+from recor_dist.model import Model
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _torch_as_in_a_run() -> None:
+    set_up_torch(compose(["scale=smoke"]))
+
+
+@pytest.fixture
+def config_in(tmp_path: Path) -> Callable[..., Config]:
+    """Composes a configuration whose data and output lie in the test's own folder."""
+
+    def make(*words: str) -> Config:
+        return compose(["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
+
+    return make
+
+
+def small_model(order_queries: int = 0, N: int = 3, M: int = 4, V: int = 5, seed: int = 0) -> Model:
+    """A float64 model with weights large enough that every part of it matters."""
+    model = Model(ModelConfig(layers=2, width=8, heads=2), Shape(N, M, V), order_queries).move("cpu", torch.float64)
+    with torch.no_grad():
+        random = np.random.default_rng(seed)
+        for parameter in model.parameters():
+            parameter.copy_(torch.from_numpy(random.normal(0.0, 0.5, tuple(parameter.shape))))
+    return model
+
+
+def random_rows(count: int, N: int = 3, M: int = 4, V: int = 5, seed: int = 0) -> Rows:
+    random = np.random.default_rng(seed)
+    return Rows(random.integers(0, V, (count, N)).astype(np.uint8), random.integers(0, V, (count, M)).astype(np.uint8))

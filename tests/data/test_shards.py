@@ -1,0 +1,197 @@
+"""Shards and manifests: what is damaged is named and refused, and `prepare` rebuilds just that."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from data import prepare as preparing
+from data.prepare import open_data, prepare
+from data.shards import BadShard, Dataset, Manifest
+from data.splits import SPLITS
+from data.tasks import task_of
+from recor_dist.config import Config, Mistake
+
+Configure = Callable[..., Config]
+
+
+def everything(data: Dataset) -> list[np.ndarray]:
+    return [data.read_split(split, 0, data.rows_of(split)).prompts for split in SPLITS]
+
+
+def folder_of(data: Dataset) -> Path:
+    return Path(data.uri)
+
+
+@pytest.fixture
+def config(config_in: Configure) -> Config:
+    return config_in("task.train_rows=600", "data.shard_rows=250")
+
+
+def test_a_data_set_is_as_the_manifest_says(config: Config) -> None:
+    data = open_data(config)
+    assert [entry.rows for entry in data.manifest.splits["train"]] == [250, 250, 100]
+    assert (data.rows_of("val"), data.rows_of("test")) == (32, 40)
+    assert data.manifest.spec["task"] == {
+        "name": "arg", "seed": 0, "train_rows": 600, "val_rows": 32, "test_rows": 40, "length": 4, "modulus": 5,
+    }  # fmt: skip
+    rows = data.read_split("train", 240, 20)
+    made = task_of(config)
+    assert np.array_equal(rows.prompts[:10], made.make_shard("train", 0).prompts[240:])
+    assert np.array_equal(rows.responses[10:], made.make_shard("train", 1).responses[:10])
+    assert rows.orders.tolist() == [[3, 2, 1, 0]] * 20
+    assert Dataset.open(data.uri, made.spec, "").manifest == data.manifest
+
+
+def test_taking_rows_follows_the_row_order_across_epochs(config: Config) -> None:
+    data = open_data(config)
+    order = data.row_order(seed=3)
+    taken = data.take(order, 590, 20)
+    expected = [
+        data.read_split("train", shard * 250 + int(row), 1) for shard, rows in order.locate(590, 20) for row in rows
+    ]
+    assert np.array_equal(taken.prompts, np.concatenate([row.prompts for row in expected]))
+
+
+def test_checksums_are_over_rows_not_over_bytes(config: Config) -> None:
+    """Another writer, another compression: the same rows are the same shard."""
+    data = open_data(config)
+    file = folder_of(data) / "train-00001.parquet"
+    before = file.read_bytes()
+    table = pq.read_table(file)
+    pq.write_table(table, file, compression="snappy", row_group_size=17)
+    assert file.read_bytes() != before
+    assert everything(open_data(config))
+
+
+def damage_truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def damage_flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    file.write_bytes(content)
+
+
+def damage_rows(file: Path) -> None:
+    """A well-formed file that carries the description of the right shard, with one row missing."""
+    table = pq.read_table(file)
+    pq.write_table(table.slice(1), file)
+
+
+def damage_remove(file: Path) -> None:
+    file.unlink()
+
+
+def damage_swap(file: Path) -> None:
+    shutil.copy(file.with_name("train-00000.parquet"), file)
+
+
+def damage_garbage(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+DAMAGES = [damage_truncate, damage_flip, damage_rows, damage_remove, damage_swap, damage_garbage]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_bad_shard_is_named_refused_and_rebuilt_alone(config: Config, damage: Callable[[Path], None]) -> None:
+    data = open_data(config)
+    expected = everything(data)
+    bad = folder_of(data) / "train-00001.parquet"
+    damage(bad)
+    with pytest.raises(BadShard, match=r"train-00001\.parquet .*python -m data\.prepare.* rebuilds just that one"):
+        everything(open_data(config))
+    times = {f.name: f.stat().st_mtime_ns for f in folder_of(data).glob("*.parquet") if f != bad}
+    repaired = prepare(config, task_of(config))
+    assert {f.name: f.stat().st_mtime_ns for f in folder_of(data).glob("*.parquet") if f != bad} == times
+    assert repaired.manifest == data.manifest
+    for a, b in zip(everything(repaired), expected, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_a_shard_from_another_configuration_is_refused(config: Config, config_in: Configure) -> None:
+    data = open_data(config)
+    other = open_data(config_in("task.train_rows=600", "data.shard_rows=250", "task.seed=1"))
+    assert other.uri != data.uri
+    shutil.copy(folder_of(other) / "test-00000.parquet", folder_of(data) / "test-00000.parquet")
+    with pytest.raises(BadShard, match=r"test-00000\.parquet is from another configuration"):
+        everything(open_data(config))
+    prepare(config, task_of(config))
+    assert everything(open_data(config))
+
+
+def test_an_interrupted_preparation_goes_on_where_it_stopped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, written = preparing.write_shard, []
+
+    def write_two_then_die(*arguments: object) -> object:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(arguments[2:4])
+        return write(*arguments)
+
+    monkeypatch.setattr(preparing, "write_shard", write_two_then_die)
+    with pytest.raises(KeyboardInterrupt):
+        open_data(config)
+    assert written == [("train", 0), ("train", 1)]
+    monkeypatch.setattr(preparing, "write_shard", lambda *a: (written.append(a[2:4]), write(*a))[1])
+    data = open_data(config)
+    assert written == [("train", 0), ("train", 1), ("train", 2), ("val", 0), ("test", 0)]
+    assert everything(data)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", '{"spec": {}}'])
+def test_a_lost_or_damaged_manifest_is_put_together_again(config: Config, content: str | None) -> None:
+    data = open_data(config)
+    file = folder_of(data) / "manifest.json"
+    file.unlink() if content is None else file.write_text(content)
+    assert open_data(config).manifest == data.manifest
+
+
+def test_a_manifest_of_another_data_set_is_refused(config: Config) -> None:
+    data = open_data(config)
+    file = folder_of(data) / "manifest.json"
+    content = json.loads(file.read_text())
+    content["spec"]["task"]["seed"] = 9
+    file.write_text(json.dumps(content))
+    with pytest.raises(Mistake, match="holds another data set than its name says"):
+        open_data(config)
+
+
+def test_a_shard_that_comes_out_different_is_not_passed_off_as_the_same(config: Config) -> None:
+    data = open_data(config)
+    file = folder_of(data) / "manifest.json"
+    content = json.loads(file.read_text())
+    content["splits"]["val"][0]["checksum"] = "0" * 64
+    file.write_text(json.dumps(content))
+    with pytest.raises(Mistake, match=r"val-00000\.parquet .* came out different"):
+        prepare(config, task_of(config))
+
+
+def test_the_manifest_survives_json(config: Config) -> None:
+    data = open_data(config)
+    content = json.loads((folder_of(data) / "manifest.json").read_text())
+    assert Manifest.from_json(content).checksum == data.manifest.checksum
+
+
+def test_a_task_too_small_for_its_splits_is_refused(config_in: Configure) -> None:
+    with pytest.raises(Mistake, match="too few different prompts"):
+        open_data(config_in("task.length=1", "task.modulus=3"))
+
+
+def test_two_processes_do_not_prepare_the_same_folder(config: Config) -> None:
+    import fcntl
+
+    folder = Path(preparing._uri(config, task_of(config)))
+    os.makedirs(folder)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Mistake, match="another process is preparing data there"):
+            open_data(config)
+    assert everything(open_data(config))

@@ -1,0 +1,95 @@
+"""The model once more, in slow float64 NumPy, one state and one query at a time, written from the paper's words.
+
+No masks, no caches, no batches: the main stream of a state is computed anew from its prompt and the tokens written so
+far, and a query then reads it, layer by layer.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from recor_dist.model import Model
+
+
+@dataclass(frozen=True)
+class State:
+    """s_t: a prompt and the (slot, token) pairs written so far, in their order."""
+
+    prompt: tuple[int, ...]
+    written: tuple[tuple[int, int], ...] = ()
+
+    def write(self, slot: int, token: int) -> "State":
+        return State(self.prompt, (*self.written, (slot, token)))
+
+    @property
+    def filled(self) -> set[int]:
+        return {slot for slot, _ in self.written}
+
+
+class SlowModel:
+    def __init__(self, model: Model) -> None:
+        self.w = {name: p.detach().numpy().astype(np.float64) for name, p in model.named_parameters()}
+        self.N, self.M, self.V, self.C = model.shape.N, model.shape.M, model.shape.V, model.C
+        self.layers, self.heads = model.config.layers, model.config.heads
+
+    def token_logits(self, state: State, slot: int) -> np.ndarray:
+        """(V,): what stands at a slot, given a state."""
+        query = self.w["token_query"] + self.w["wpe.weight"][self.N + 1 + slot]
+        return self.w["token_head.weight"] @ self._read(self._main_stream(state), query)
+
+    def order_logits(self, state: State) -> np.ndarray:
+        """(M,): z of Q(s, slot)."""
+        layers = self._main_stream(state)
+        if self.C:
+            outputs = np.concatenate([self._read(layers, query) for query in self.w["order_query"]])
+        else:
+            outputs = self._norm(layers[-1][-1], "ln_f")
+        return self.w["order_head.weight"] @ outputs + self.w["order_head.bias"]
+
+    def _main_stream(self, state: State) -> list[np.ndarray]:
+        """Inputs of each layer, and the last one's output: (rows, D) each."""
+        tokens = [*state.prompt, self.V, *(token for _, token in state.written)]
+        positions = [*range(self.N + 1), *(self.N + 1 + slot for slot, _ in state.written)]
+        x = self.w["wte.weight"][tokens] + self.w["wpe.weight"][positions]
+        layers = [x]
+        for layer in range(self.layers):
+            # The prompt (and SEP) sees all of itself; a written token sees the prompt and what was written up to it.
+            visible = [max(self.N + 1, row + 1) for row in range(len(x))]
+            x = np.stack([self._block(layer, x[row], x[:end]) for row, end in enumerate(visible)])
+            layers.append(x)
+        return layers
+
+    def _read(self, layers: list[np.ndarray], query: np.ndarray) -> np.ndarray:
+        """A query passes all layers; it sees the whole main stream of its state, and not itself."""
+        for layer in range(self.layers):
+            query = self._block(layer, query, layers[layer])
+        return self._norm(query, "ln_f")
+
+    def _block(self, layer: int, x: np.ndarray, context: np.ndarray) -> np.ndarray:
+        """One row x (D,) through a block; its attention reads `context` (rows, D)."""
+        name = f"blocks.{layer}"
+        weight, bias = self.w[f"{name}.attn.c_attn.weight"], self.w[f"{name}.attn.c_attn.bias"]
+        D = len(x)
+        q = weight[:D] @ self._norm(x, f"{name}.ln_1") + bias[:D]
+        normed = self._norm(context, f"{name}.ln_1")
+        k, v = normed @ weight[D : 2 * D].T + bias[D : 2 * D], normed @ weight[2 * D :].T + bias[2 * D :]
+        heads = []
+        for h in np.split(np.arange(D), self.heads):
+            scores = k[:, h] @ q[h] / math.sqrt(len(h))
+            weights = np.exp(scores - scores.max())
+            heads.append(weights / weights.sum() @ v[:, h])
+        x = x + self.w[f"{name}.attn.c_proj.weight"] @ np.concatenate(heads) + self.w[f"{name}.attn.c_proj.bias"]
+        hidden = self.w[f"{name}.c_fc.weight"] @ self._norm(x, f"{name}.ln_2") + self.w[f"{name}.c_fc.bias"]
+        gelu = hidden * np.array([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in hidden])
+        return x + self.w[f"{name}.c_proj.weight"] @ gelu + self.w[f"{name}.c_proj.bias"]
+
+    def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        centred = x - x.mean(-1, keepdims=True)
+        normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        return normed * self.w[f"{name}.weight"] + self.w[f"{name}.bias"]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max()
+    return shifted - math.log(np.exp(shifted).sum())

@@ -1,0 +1,144 @@
+"""The configuration: the paper's tables, what is refused, and what decides a result."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recor_dist.config import CONF, Mistake, compose, flatten
+
+# The paper's two hyperparameter tables, ReCOR's columns, as printed.
+PAPER = {
+    "arg": dict(layers=3, batch=1024, epochs=100, lr=1e-3, focal=2.0, K=1, C=0, exploration="uniform"),
+    "mul": dict(layers=3, batch=1024, epochs=100, lr=1e-3, focal=2.0, K=1, C=0, exploration="uniform"),
+    "sudoku": dict(layers=3, batch=512, epochs=40, lr=3e-4, focal=0.0, K=8, C=8, exploration="entropy"),
+    "zebra": dict(layers=6, batch=512, epochs=50, lr=3e-4, focal=0.0, K=2, C=2, exploration="entropy"),
+}
+
+
+@pytest.mark.parametrize("task", PAPER)
+def test_the_paper_scale_holds_the_papers_tables(task: str) -> None:
+    by_task = yaml.safe_load((CONF / f"scale/by_task/paper_{task}.yaml").read_text())
+    method = yaml.safe_load((CONF / f"scale/by_method/paper_{task}_recor.yaml").read_text())["method"]
+    expected = PAPER[task]
+    assert by_task["model"] == {"layers": expected["layers"], "width": 384, "heads": 12}
+    assert (by_task["batch_size"], by_task["epochs"]) == (expected["batch"], expected["epochs"])
+    assert float(by_task["learner"]["lr"]) == expected["lr"]
+    assert (by_task["learner"]["weight_decay"], by_task["learner"]["warmup"]) == (0.1, 0)
+    assert (method["gamma"], method["eta"], method["focal"]) == (0.0, 0.8, expected["focal"])
+    assert (method["token_queries"], method["order_queries"]) == (expected["K"], expected["C"])
+    assert method["exploration"] == expected["exploration"]
+    assert method.get("alpha", 0.1) == 0.1
+
+
+@pytest.mark.parametrize("task", ["arg", "mul"])
+def test_the_paper_scale_composes_to_the_papers_tables(task: str) -> None:
+    config = compose([f"task={task}", "scale=paper"])
+    assert (config.batch_size, config.epochs, config.learner.lr) == (1024, 100, 1e-3)
+    assert (config.method.focal, config.method.exploration, config.method.include_greedy) == (2.0, "uniform", False)
+    assert (config.learner.beta1, config.learner.beta2, config.learner.clip) == (0.9, 0.999, 1.0)
+    assert config.task.train_rows == {"arg": 10**6, "mul": 10**5}[task]
+    assert (config.task.val_rows, config.task.test_rows) == (448, 1000)
+
+
+@pytest.mark.parametrize("scale", ["paper", "laptop", "smoke", "auto"])
+@pytest.mark.parametrize("task", ["arg", "mul", "custom"])
+def test_every_task_has_every_scale(task: str, scale: str) -> None:
+    words = [f"task={task}", f"scale={scale}"] + (["data.source=rows.jsonl"] if task == "custom" else [])
+    config = compose(words)
+    assert config.scale == ("laptop" if scale == "auto" else scale), "without a GPU, auto is laptop"
+
+
+# words -> what the one line must say
+REFUSED = {
+    "lrr=1": ["lrr: no such setting", "did you mean learner.lr?"],
+    "learner.lrate=1": ["learner.lrate: no such setting", "learner.lr", "learner.clip"],
+    "eta=0.9": ["did you mean method.eta?"],
+    "task.digits=3": ["task.digits: no such setting", "task.length"],
+    "+speed=9": ["speed: no such setting"],
+    "+learner.speed=9": ["learner.speed: no such setting"],
+    "task=argg": ["task=argg", "allowed: arg, custom, mul", "did you mean arg?"],
+    "method=recorr": ["did you mean recor?"],
+    "scale=papr": ["did you mean paper?"],
+    "seed=x": ["seed=x: must be a whole number"],
+    "seed=1.5": ["seed=1.5: must be a whole number"],
+    "learner.lr=fast": ["learner.lr=fast: must be a number"],
+    "method.include_greedy=perhaps": ["must be true or false"],
+    "seed": ["seed: not a setting; write key=value"],
+    "seed=[": ["not a setting; write key=value"],
+    "seed=-1": ["seed=-1: must be at least 0"],
+    "method.eta=0": ["method.eta=0.0: must be above 0 and below 1"],
+    "method.eta=1": ["method.eta=1.0: must be above 0 and below 1"],
+    "method.gamma=1.5": ["method.gamma=1.5: must be at least 0 and at most 1"],
+    "learner.lr=0": ["learner.lr=0.0: must be above 0"],
+    "learner.lr=inf": ["learner.lr=inf: must be above 0"],
+    "epochs=nan": ["epochs=nan: must be above 0"],
+    "lag=-1": ["lag=-1: must be at least 0"],
+    "device=gpu": ["device=gpu: allowed: auto, cpu, cuda"],
+    "method.exploration=entrpy": ["allowed: uniform, entropy, topk", "did you mean entropy?"],
+    "model.heads=3": ["model.heads=3: must divide model.width=16", "allowed: 1, 2, 4, 8, 16"],
+    "batch_size=40": ["batch_size=40: must be a multiple of rollout_size=16", "nearest: 48"],
+    "task.modulus=9": ["task.modulus=9: must be a prime"],
+    "method.token_queries=5": ["method.token_queries=5: a response has M=4 slots; allowed: 1 to 4"],
+    "method.algorithm=sql_mse": ["method.reward=sparse", "use method.reward=dense or method.algorithm=sql_bce"],
+    "method.algorithm=ppo": ["method.reward=sparse"],
+    "method.algorithm=sql_mse method.reward=dense method.focal=2": ["method.focal=2.0", "allowed here: 0"],
+    "method.algorithm=ppo method.reward=dense method.gamma=0.5": ["method.gamma=0.5", "allowed: 0"],
+    "method.focal=0.5": ["method.focal=0.5", "allowed: 0, or 1 and more"],
+    "method.exploration=entropy method.alpha=0": ["method.alpha=0", "exploration=topk"],
+    "method.lm_weight=0 method.order_weight=0": ["nothing would be learned"],
+    "data.source=rows.jsonl": ["data.source: only task=custom reads a source"],
+    "task=custom": ["task=custom needs data.source=PATH"],
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_mistake_is_one_line_with_the_remedy(words: str) -> None:
+    with pytest.raises(Mistake) as refusal:
+        compose(["scale=smoke", *words.split(" ")])
+    line = str(refusal.value)
+    assert "\n" not in line
+    for part in REFUSED[words]:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    "words", [["lrr=1"], ["method.eta=2"], ["task=zebr"], ["+a=1"], ["seed=1,2"], ["learner.lr=x"]]
+)
+@pytest.mark.parametrize("command", ["recor_dist.run", "data.prepare"])
+def test_commands_refuse_with_one_line_and_exit_code_two(command: str, words: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", command, "scale=smoke", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    assert not list(tmp_path.iterdir()), "nothing was started"
+
+
+def test_help_names_every_setting(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recor_dist.run", "--help"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout
+    for key in flatten(compose(["scale=smoke"])):
+        assert key in shown or key.endswith(".name")
+
+
+def test_identity_leaves_out_placement_and_nothing_else() -> None:
+    everything = set(flatten(compose(["scale=smoke"])))
+    identity = set(flatten(compose(["scale=smoke"]), identity_only=True))
+    assert everything - identity == {
+        "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "eval.every", "checkpoint.every",
+        "checkpoint.keep",
+    }  # fmt: skip
+
+
+def test_auto_keeps_the_scale_a_run_was_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"settings": {"scale": "paper"}}))
+    monkeypatch.setattr(sys, "argv", ["run", f"out={tmp_path}"])
+    assert compose([f"out={tmp_path}"]).scale == "paper"
+    assert compose([f"out={tmp_path}"]).batch_size == 1024

@@ -1,0 +1,39 @@
+"""Cached inference against a slow one that computes every state anew."""
+
+import numpy as np
+import pytest
+
+from recor_dist.decode import generate
+from tests.conftest import random_rows, small_model
+from tests.slow_model import SlowModel, State
+
+
+@pytest.mark.parametrize("C", [0, 2])
+def test_greedy_answers_are_those_of_an_uncached_model(C: int) -> None:
+    model = small_model(C)
+    slow, prompts = SlowModel(model), random_rows(8).prompts
+    generation = generate(model, prompts)
+    for b, prompt in enumerate(prompts):
+        state = State(tuple(prompt.tolist()))
+        for t in range(4):
+            left = [slot for slot in range(4) if slot not in state.filled]
+            slot = left[int(slow.order_logits(state)[left].argmax())]
+            token = int(slow.token_logits(state, slot).argmax())
+            assert generation.orders[b, t] == slot
+            assert generation.responses[b, slot] == token
+            state = state.write(slot, token)
+
+
+def test_answers_do_not_depend_on_the_other_rows_of_a_ticket() -> None:
+    model, prompts = small_model(), random_rows(5).prompts
+    together = generate(model, prompts)
+    alone = generate(model, prompts[2:3])
+    assert np.array_equal(together.responses[2], alone.responses[0])
+    assert np.array_equal(together.orders[2], alone.orders[0])
+
+
+def test_an_empty_prompt_and_a_single_slot_are_no_special_case() -> None:
+    model = small_model(N=0, M=1)
+    generation = generate(model, np.zeros((3, 0), dtype=np.uint8))
+    assert generation.orders.tolist() == [[0]] * 3
+    assert len(set(generation.responses.ravel())) == 1

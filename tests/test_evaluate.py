@@ -1,0 +1,53 @@
+"""Exact match, token accuracy, and what is said of the order."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recor_dist.evaluate import kendall_tau, pad_rows, score, summarise
+from recor_dist.messages import Generation, Rows
+
+
+def tau_by_hand(a: list[int], b: list[int]) -> float:
+    """Concordant minus discordant pairs of slots, over all pairs."""
+    pairs = list(combinations(range(len(a)), 2))
+    agree = sum((a.index(i) < a.index(j)) == (b.index(i) < b.index(j)) for i, j in pairs)
+    return (2 * agree - len(pairs)) / len(pairs)
+
+
+@given(st.integers(2, 7).flatmap(lambda m: st.tuples(st.permutations(range(m)), st.permutations(range(m)))))
+def test_kendalls_tau_counts_pairs(orders: tuple[list[int], list[int]]) -> None:
+    a, b = orders
+    assert kendall_tau(np.array([a]), np.array([b]))[0] == pytest.approx(tau_by_hand(a, b))
+
+
+def test_tau_is_one_for_the_same_order_and_minus_one_for_the_reverse() -> None:
+    order = np.array([[2, 0, 1, 3]])
+    assert kendall_tau(order, order) == [1.0]
+    assert kendall_tau(order, order[:, ::-1]) == [-1.0]
+
+
+def test_figures_of_a_split_add_up_over_tickets_and_leave_padding_out() -> None:
+    rows = Rows(np.zeros((3, 2)), np.array([[1, 2], [3, 4], [5, 6]]), np.array([[1, 0]] * 3, dtype=np.int16))
+    answers = Generation(np.array([[1, 2], [3, 0], [5, 6]]), np.array([[1, 0], [0, 1], [1, 0]]))
+    last = pad_rows(rows.select(np.array([2])), 2)
+    assert len(last) == 2
+    assert last.responses.tolist() == [[5, 6], [5, 6]]
+    first = score(Generation(answers.responses[:2], answers.orders[:2]), rows.select(np.array([0, 1])))
+    padded = Generation(answers.responses[[2, 2]], answers.orders[[2, 2]])
+    summary = summarise(first + score(padded, rows.select(np.array([2]))))
+    assert summary == {
+        "rows": 3,
+        "exact_match": pytest.approx(2 / 3),
+        "token_accuracy": pytest.approx(5 / 6),
+        "mean_step": [pytest.approx(5 / 3), pytest.approx(4 / 3)],
+        "kendall_tau": pytest.approx(1 / 3),
+    }
+
+
+def test_without_a_known_order_no_tau_is_claimed() -> None:
+    rows = Rows(np.zeros((1, 1)), np.array([[1, 2]]))
+    assert "kendall_tau" not in summarise(score(Generation(np.array([[1, 2]]), np.array([[0, 1]])), rows))
