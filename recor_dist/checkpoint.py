@@ -14,8 +14,11 @@ import numpy as np
 import safetensors.numpy
 from pyarrow import fs
 
+from data.vocab import Vocabulary
 from learner.update import LearnerState
-from recor_dist.files import exists, read_bytes, read_json, write_atomically, write_json
+from recor_dist.config import Mistake, ModelConfig
+from recor_dist.files import exists, open_folder, read_bytes, read_json, write_atomically, write_json
+from recor_dist.messages import Shape
 from recor_dist.model import Model
 
 FOLDER = "checkpoints"
@@ -89,3 +92,19 @@ def _remove(out: fs.SubTreeFileSystem, folder: str) -> None:
 
 def _contiguous(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(value) for name, value in named.items()}
+
+
+def load_model(out: str) -> tuple[Model, Vocabulary]:
+    """The newest weights of a run, ready to answer prompts, and the vocabulary they speak."""
+    folder = open_folder(out)
+    if not exists(folder, "run.json"):
+        raise Mistake(f"{out}: holds no run; give the folder that a run said it was saved in")
+    about = read_json(folder, "run.json")
+    settings = about["settings"]
+    sizes = ModelConfig(*(settings[f"model.{name}"] for name in ("layers", "width", "heads")))
+    model = Model(sizes, Shape(**about["shape"]), settings.get("method.order_queries", 0))
+    state = load_newest(folder, model)
+    if state is None:
+        raise Mistake(f"{out}: holds no checkpoint yet")
+    model.load(state.versions[state.step])
+    return model, Vocabulary(tuple(about["vocabulary"]))

@@ -463,6 +463,8 @@ def command(main: Callable[[Config], None]) -> NoReturn:
         run()
     except (HydraException, OmegaConfBaseException) as error:
         _refuse(_explain(error, words))
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(0)
 
 

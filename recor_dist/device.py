@@ -1,5 +1,6 @@
 """The machine under a process: device, threads, precision, and a fingerprint of what decides the last bit."""
 
+import os
 import platform
 from contextlib import AbstractContextManager
 
@@ -20,6 +21,7 @@ def resolve_device(config: Config) -> None:
 
 def set_up_torch(config: Config) -> None:
     """Makes torch round the same way every time. Every process of a run calls this first."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(True)
     # Nothing here reads memory before it writes it; filling every new tensor first would cost 4 % of a small step.

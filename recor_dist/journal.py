@@ -2,18 +2,24 @@
 
 import json
 import os
-from pathlib import Path
 from types import TracebackType
+
+from pyarrow import fs
+
+from recor_dist.files import exists, read_bytes, write_atomically
+
+FILE = "metrics.jsonl"
 
 
 class Journal:
-    def __init__(self, path: Path, step: int) -> None:
+    def __init__(self, out: fs.SubTreeFileSystem, step: int) -> None:
         """Opens the journal of a run that goes on after `step` steps."""
-        kept = [line for line in _complete_lines(path) if json.loads(line)["step"] <= step]
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(b"".join(kept))
-        os.replace(partial, path)
-        self.file = path.open("ab")
+        lines = read_bytes(out, FILE).splitlines(keepends=True) if exists(out, FILE) else []
+        complete = [line for line in lines if line.endswith(b"\n")]  # a killed process may leave half a line
+        write_atomically(out, FILE, b"".join(line for line in complete if json.loads(line)["step"] <= step))
+        # Object stores cannot append: there the lines of this start stay in the log alone.
+        local = isinstance(out.base_fs, fs.LocalFileSystem)
+        self.file = open(os.path.join(out.base_path, FILE) if local else os.devnull, "ab")  # noqa: SIM115
 
     def __enter__(self) -> "Journal":
         return self
@@ -24,10 +30,3 @@ class Journal:
     def write(self, step: int, metrics: dict[str, float]) -> None:
         self.file.write(json.dumps({"step": step, **metrics}).encode() + b"\n")
         self.file.flush()
-
-
-def _complete_lines(path: Path) -> list[bytes]:
-    """Lines that were written to their end; a killed process may leave half a line."""
-    return (
-        [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")] if path.exists() else []
-    )

@@ -22,7 +22,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
-from pathlib import Path
+from functools import reduce
+from operator import add
 from typing import Any
 
 from pyarrow import fs
@@ -32,10 +33,11 @@ from data.prepare import open_data
 from data.shards import Dataset
 from learner.update import Learner, LearnerState
 from recor_dist import checkpoint
-from recor_dist.config import Config, Mistake, digest, flatten
-from recor_dist.device import fingerprint, resolve_device, set_up_torch
+from recor_dist.config import Config, Mistake
+from recor_dist.device import resolve_device, set_up_torch
 from recor_dist.evaluate import summarise
-from recor_dist.files import exclusive, exists, is_remote, join, open_folder, read_json, write_json
+from recor_dist.files import exclusive, exists, open_folder, read_json, write_json
+from recor_dist.identity import check_machine, default_out, keep_earlier_choices, open_run, refuse_existing
 from recor_dist.journal import Journal
 from recor_dist.messages import EvalSums, Ticket
 from recor_dist.methods import METHODS, build_model
@@ -73,8 +75,7 @@ class LocalEngine:
         """Scores a split with the newest weights."""
         self.worker.load(self.learner.step, self.learner.versions[self.learner.step])
         tickets = math.ceil(self.data.rows_of(split) / self.config.eval.size)
-        sums = [self.worker.evaluate(split, index) for index in range(tickets)]
-        return sum(sums[1:], sums[0])
+        return reduce(add, (self.worker.evaluate(split, index) for index in range(tickets)))
 
     def state(self) -> LearnerState:
         return self.learner.state()
@@ -82,18 +83,20 @@ class LocalEngine:
 
 def train(config: Config) -> dict[str, Any]:
     """Trains to the end, from the newest checkpoint if there is one; returns the result, at once if it is finished."""
+    keep_earlier_choices(config)
     resolve_device(config)
     set_up_torch(config)
     data = open_data(config)
     steps = total_steps(config, data)
     config.out = config.out or default_out(config, data)
-    _check_out(config)
+    refuse_existing(config)
     out = open_folder(config.out, create=True)
     with exclusive(out, "training"):
-        about = _open_run(config, data, out)
+        about = open_run(config, data, out)
         if exists(out, "result.json"):
             log.info("this run is finished; its result stands in %s", config.out)
             return read_json(out, "result.json")
+        check_machine(config, about, out)
         return _train(config, data, steps, out, about)
 
 
@@ -111,11 +114,7 @@ def _train(config: Config, data: Dataset, steps: int, out: fs.SubTreeFileSystem,
     began = time.monotonic()
     with ExitStack() as stack:
         stopping = stack.enter_context(_signals())
-        journal = (
-            None
-            if is_remote(config.out)
-            else stack.enter_context(Journal(Path(config.out) / "metrics.jsonl", learner.step))
-        )
+        journal = stack.enter_context(Journal(out, learner.step))
         display = stack.enter_context(TrainingDisplay(learner.step, steps))
         while learner.step < steps:
             metrics = engine.step()
@@ -124,14 +123,12 @@ def _train(config: Config, data: Dataset, steps: int, out: fs.SubTreeFileSystem,
                 accuracy = summarise(engine.evaluate("val"))
                 display.validated(accuracy["exact_match"])
                 metrics |= {f"eval/val/{k}": v for k, v in accuracy.items() if isinstance(v, float)}
-            if journal:
-                journal.write(done, metrics)
+            journal.write(done, metrics)
             display.step(done, metrics)
             if done % config.checkpoint.every == 0 or done == steps or stopping:
                 save()
             if stopping and done < steps:
                 raise Stopped(stopping[0], done)
-    seconds = time.monotonic() - began
     result = {
         "task": config.task.name,
         "method": config.method.name,
@@ -140,7 +137,7 @@ def _train(config: Config, data: Dataset, steps: int, out: fs.SubTreeFileSystem,
         "test": summarise(engine.evaluate("test")),
         "weights_sha256": checkpoint.weights_sha256(learner.model, learner.versions[steps]),
         "reproducible": about["reproducible"],
-        "seconds_since_start": round(seconds, 1),
+        "seconds_of_last_start": round(time.monotonic() - began, 1),
         "out": config.out,
     }
     write_json(out, "result.json", result)
@@ -156,64 +153,6 @@ def total_steps(config: Config, data: Dataset) -> int:
             "raise epochs or lower batch_size"
         )
     return steps
-
-
-def identity_of(config: Config, data: Dataset) -> dict[str, Any]:
-    """All that decides the result, by name."""
-    return {**flatten(config, identity_only=True), "data": data.manifest.checksum}
-
-
-def default_out(config: Config, data: Dataset) -> str:
-    name = f"{config.task.name}-{config.method.name}-{config.scale}-seed{config.seed}"
-    return join("runs", f"{name}-{digest(identity_of(config, data))[:8]}")
-
-
-def _check_out(config: Config) -> None:
-    out = open_folder(config.out)
-    if config.resume == "never" and out.get_file_info(fs.FileSelector("", allow_not_found=True)):
-        raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto to go on there")
-
-
-def _open_run(config: Config, data: Dataset, out: fs.SubTreeFileSystem) -> dict[str, Any]:
-    """What this run is, from run.json, or into it at the first start; refuses another identity or another machine."""
-    identity, machine = identity_of(config, data), fingerprint(config)
-    if not exists(out, "run.json"):
-        about = {
-            "settings": flatten(config),
-            "identity": identity,
-            "machine": machine,
-            "reproducible": True,
-            "vocabulary": data.manifest.vocabulary,
-            "shape": vars(data.shape),
-        }
-        write_json(out, "run.json", about)
-        return about
-    about = read_json(out, "run.json")
-    differing = [
-        f"{k} ({_was(about['identity'], k)}, now {identity.get(k)})"
-        for k in sorted({*identity, *about["identity"]})
-        if about["identity"].get(k) != identity.get(k)
-    ]
-    if differing:
-        raise Mistake(f"out={config.out}: holds a run with other settings: {'; '.join(differing)}; choose another out")
-    other = [
-        f"{k} ({_was(about['machine'], k)}, now {machine.get(k)})"
-        for k in machine
-        if about["machine"].get(k) != machine[k]
-    ]
-    if other and not config.allow_mixed:
-        raise Mistake(
-            f"out={config.out}: was begun on another kind of machine: {'; '.join(other)}; "
-            "allow_mixed=true goes on, and marks the run reproducible=false"
-        )
-    if other and about["reproducible"]:
-        about["reproducible"] = False
-        write_json(out, "run.json", about)
-    return about
-
-
-def _was(before: dict[str, Any], key: str) -> str:
-    return f"was {before[key]}" if key in before else "was not there"
 
 
 @contextmanager

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from learner.update import Learner
-from recor_dist import loop
+from recor_dist import identity
+from recor_dist.checkpoint import load_model
 from recor_dist.config import Config, Mistake
+from recor_dist.decode import generate
 from recor_dist.loop import LocalEngine, Stopped, open_data, total_steps, train
 
 Configure = Callable[..., Config]
@@ -119,6 +121,31 @@ def test_a_finished_run_reports_its_result_and_ends(config_in: Configure, monkey
     assert train(config_in()) == first
 
 
+def test_a_finished_run_shows_its_result_on_any_machine(config_in: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = train(config_in())
+    monkeypatch.setattr(identity, "fingerprint", lambda _: {"torch": "9.9"})
+    assert train(config_in()) == first
+
+
+def test_auto_means_what_it_meant_at_the_first_start(tmp_path: Path, config_in: Configure) -> None:
+    first = train(config_in("precision=bfloat16", "task.train_rows=64"))
+    assert train(config_in("task.train_rows=64")) == first, "precision=auto is what the run was begun with"
+    with pytest.raises(Mistake, match=r"precision \(was bfloat16, now float32\)"):
+        train(config_in("task.train_rows=64", "precision=float32"))
+
+
+def test_a_trained_model_can_be_loaded_and_asked(tmp_path: Path, config_in: Configure) -> None:
+    config = config_in("method.order_queries=2", "eval.size=40")
+    result = train(config)
+    model, vocabulary = load_model(f"{tmp_path}/out")
+    rows = open_data(config).read_split("test", 0, 40)
+    answers = generate(model, rows.prompts)
+    assert (answers.responses == rows.responses).mean() == pytest.approx(result["test"]["token_accuracy"])
+    assert vocabulary.tokens == tuple("01234")
+    with pytest.raises(Mistake, match="holds no run"):
+        load_model(f"{tmp_path}/nowhere")
+
+
 def test_a_run_that_died_before_its_result_finishes_without_training(tmp_path: Path, config_in: Configure) -> None:
     first = train(config_in())
     (tmp_path / "out/result.json").unlink()
@@ -158,8 +185,8 @@ def test_another_machine_is_refused_unless_the_mixture_is_allowed(
 ) -> None:
     words = ["checkpoint.every=5"]
     run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
-    machine = loop.fingerprint(config_in(*words, "device=cpu", "precision=float32"))
-    monkeypatch.setattr(loop, "fingerprint", lambda _: {**machine, "torch": "9.9"})
+    machine = identity.fingerprint(config_in(*words, "device=cpu", "precision=float32"))
+    monkeypatch.setattr(identity, "fingerprint", lambda _: {**machine, "torch": "9.9"})
     with pytest.raises(Mistake, match=r"another kind of machine: torch \(was .*, now 9\.9\); allow_mixed=true"):
         train(config_in(*words))
     assert train(config_in(*words, "allow_mixed=true"))["reproducible"] is False
@@ -205,6 +232,6 @@ def test_default_out_is_named_after_the_identity_not_the_time(config_in: Configu
     names = []
     for words in ([], ["eval.every=7"], ["seed=1"]):
         config = config_in(*words)
-        names.append(loop.default_out(config, open_data(config)))
+        names.append(identity.default_out(config, open_data(config)))
     assert names[0] == names[1] != names[2]
     assert names[0].startswith("runs/arg-recor-smoke-seed0-")

@@ -1,0 +1,25 @@
+# `make run` trains the demo, `make test` runs the tests; both first install into .venv what is missing there.
+PYTHON ?= python3
+
+.PHONY: run test test-slow lint
+
+run: .venv/installed
+	.venv/bin/python -m recor_dist.run task=arg method=recor scale=laptop
+
+test: .venv/installed lint
+	.venv/bin/python -m pytest -m "not slow"
+
+test-slow: .venv/installed
+	.venv/bin/python -m pytest -m slow
+
+lint: .venv/installed
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("recor_dist needs Python 3.11 or newer; try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	# `compat` puts this folder itself on the path, so that a stray folder named data/ elsewhere cannot hide our package.
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		--config-settings editable_mode=compat -e '.[dev]'
+	touch .venv/installed
