@@ -9,7 +9,8 @@ from dataclasses import asdict
 from data.shards import BadShard, Dataset, Manifest, ShardEntry, read_shard, shard_name, write_shard
 from data.splits import SPLITS
 from data.tasks import Task, task_of
-from recor_dist.config import Config, Mistake, check_response_length, command, digest
+from recor_dist.command import command
+from recor_dist.config import Config, Mistake, check_response_length, digest
 from recor_dist.files import exclusive, exists, join, open_folder, write_json
 from recor_dist.progress import progress_bar, set_up_logging
 

@@ -8,7 +8,8 @@ from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
 from rich.table import Table
 
-from recor_dist.config import Config, command
+from recor_dist.command import command
+from recor_dist.config import Config
 from recor_dist.loop import Stopped, train
 from recor_dist.progress import set_up_logging
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from recor_dist.config import Config, ModelConfig, compose
+from recor_dist.command import compose
+from recor_dist.config import Config, ModelConfig
 from recor_dist.device import set_up_torch
 from recor_dist.messages import Rows, Shape
 from recor_dist.model import Model

@@ -10,7 +10,7 @@ import sys
 
 from learner.update import Learner
 from recor_dist import checkpoint
-from recor_dist.config import compose
+from recor_dist.command import compose
 from recor_dist.loop import train
 from recor_dist.progress import set_up_logging
 from tests.test_checkpoint import DyingFolder, Killed

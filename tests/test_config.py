@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recor_dist.config import CONF, Mistake, compose, flatten
+from recor_dist.command import CONF, compose
+from recor_dist.config import Mistake, flatten
 
 # The paper's two hyperparameter tables, ReCOR's columns, as printed.
 PAPER = {

@@ -1,0 +1,207 @@
+"""Command lines: Hydra puts a configuration together, and a user's mistake becomes one line and exit code 2.
+
+Hydra reads `conf/` (groups `task`, `method`, `scale`) and the `key=value` words of a command. Every command of this
+project is `command(main)`; whoever wants a configuration without a command line calls `compose`.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.conf import HelpConf
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from recor_dist.config import SCHEMAS, Config, Mistake, flatten, nearest, validate
+
+CONF = Path(__file__).parent / "conf"
+GROUPS = ("task", "method", "scale")
+
+
+def auto_scale() -> str:
+    """What `scale=auto` means here: `paper` where there are GPUs, else `laptop`."""
+    import torch  # here, so that a mistake in the words is answered without waiting for it
+
+    return "paper" if torch.cuda.is_available() else "laptop"
+
+
+def _scale_of_out(words: list[str]) -> str | None:
+    """The scale that the run in an explicit `out=` was started with: `auto` is decided once in a run's life."""
+    for word in words:
+        saved = Path(word.removeprefix("out=")) / "run.json"
+        if word.startswith("out=") and saved.is_file():
+            return json.loads(saved.read_text())["settings"]["scale"]
+    return None
+
+
+def _options(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def _help_text() -> str:
+    lines = [
+        "recor_dist trains models to find out in which order to write an answer.",
+        "",
+        "  python -m recor_dist.run task=arg method=recor scale=laptop seed=0    train, go on, or show the result",
+        "  python -m data.prepare task=arg scale=laptop                          make or repair its data",
+        "",
+        "Groups, one choice of each:",
+        *(f"    {group:<29}{' | '.join(_options(group))}" for group in GROUPS),
+        "",
+        "Settings, with the defaults of the schema; a scale sets its own (--cfg job shows the outcome):",
+        "",
+    ]
+    sections: list[tuple[str, type]] = [("", Config)]
+    sections += [(f.name, f.default_factory) for f in fields(Config) if is_dataclass(f.default_factory)]  # type: ignore
+    sections += [
+        (f"{group} ({group}={name})", schema) for group, named in SCHEMAS.items() for name, schema in named.items()
+    ]
+    for title, schema in sections:
+        prefix = title.split(" ")[0]
+        if title:
+            lines += ["", f"  {title}"]
+        for f in fields(schema):
+            if "about" in f.metadata and f.name != "name":
+                default = "" if f.default is MISSING else f"[{json.dumps(f.default).strip(chr(34))}] "
+                choices = f" ({' | '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
+                key = f"{prefix}.{f.name}" if prefix else f.name
+                lines.append(f"    {key:<29}{default}{f.metadata['about']}{choices}")
+    return "\n".join([*lines, "", "Hydra's own options: --cfg job, --multirun, --hydra-help."])
+
+
+def _register() -> None:
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for group, named in SCHEMAS.items():
+        for name, schema in named.items():
+            store.store(group=group, name=f"{name}_schema", node=schema)
+    help_node = HelpConf(app_name="recor_dist", header="", footer="", template=_help_text())
+    store.store(group="hydra/help", name="recor_dist", node=help_node, provider="recor_dist")
+    # The words of this very command decide what `auto` means: a run in an existing `out` keeps the scale it began with.
+    concrete = lambda scale: (_scale_of_out(sys.argv[1:]) or auto_scale()) if scale == "auto" else scale  # noqa: E731
+    OmegaConf.register_new_resolver("concrete_scale", concrete, replace=True)
+
+
+_register()
+
+
+def compose(words: list[str]) -> Config:
+    """The validated configuration that these `key=value` words name, for use without a command line."""
+    try:
+        config = _to_config(_compose(words))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise Mistake(_explain(error, words)) from error
+    validate(config)
+    return config
+
+
+def _compose(words: list[str]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("config", overrides=words)
+
+
+def _to_config(raw: DictConfig) -> Config:
+    config = OmegaConf.to_object(raw)
+    assert isinstance(config, Config)
+    for extra in _unknown(config):
+        raise Mistake(f"{extra}: no such setting{nearest(extra, flatten(config))}")
+    return config
+
+
+def _unknown(config: Any, prefix: str = "") -> Iterator[str]:
+    """What `+key=value` added without a place in the schema: OmegaConf hangs it onto the dataclass."""
+    known = {f.name for f in fields(config)}
+    for name, value in vars(config).items():
+        if name not in known:
+            yield prefix + name
+        elif is_dataclass(value):
+            yield from _unknown(value, f"{prefix}{name}.")
+
+
+def command(main: Callable[[Config], None]) -> NoReturn:
+    """Runs `main` on the configuration of the command line. Mistakes: one line, exit 2. Bugs: a traceback."""
+    # Hydra would shorten tracebacks and exit with 1 for everything; we tell mistakes from bugs ourselves.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+
+    @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
+    def run(raw: DictConfig) -> None:
+        try:
+            config = _to_config(raw)
+            validate(config)
+            main(config)
+        except Mistake as mistake:
+            _refuse(str(mistake))
+
+    try:
+        run()
+    except (HydraException, OmegaConfBaseException) as error:
+        _refuse(_explain(error, get_args_parser().parse_args(sys.argv[1:]).overrides))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _explain(error: Exception, words: list[str]) -> str:
+    """One line for what Hydra refused: the key, what is allowed, and the nearest right name."""
+    overrides = []
+    for word in words:
+        try:
+            overrides.append(OverridesParser.create().parse_override(word))
+        except HydraException:
+            return f"{word}: not a setting; write key=value, for example seed=1 (quote values with spaces or brackets)"
+    for override in overrides:
+        key, value = override.key_or_group, override.value()
+        if key in GROUPS:
+            options = _options(key)
+            asked = value if isinstance(value, str) else str(value)
+            if asked not in options and not override.is_sweep_override():
+                return f"{key}={asked}: allowed: {', '.join(options)}{nearest(asked, options)}"
+    try:
+        groups = [o.input_line for o in overrides if o.key_or_group in GROUPS and not o.is_sweep_override()]
+        known = flatten(_to_config(_compose(groups)))
+    except (HydraException, OmegaConfBaseException):
+        return _one_line(error)
+    for override in overrides:
+        key = override.key_or_group
+        if key in GROUPS or key.startswith("hydra"):
+            continue
+        if key not in known or override.is_add():
+            inside = sorted(k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0])
+            return f"{key}: no such setting; allowed there: {', '.join(inside)}{nearest(key, known)}"
+        if override.is_sweep_override():
+            continue
+        try:
+            _compose([*groups, override.input_line])
+        except (HydraException, OmegaConfBaseException):
+            kind = _type_in_words(key, known[key])
+            return f"{override.input_line}: must be {kind}"
+    return _one_line(error)
+
+
+def _type_in_words(key: str, example: Any) -> str:
+    if isinstance(example, bool):
+        return "true or false"
+    if isinstance(example, int):
+        return "a whole number"
+    return "a number" if isinstance(example, float) else "of another type"
+
+
+def _one_line(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return " ".join(str(cause).split())
