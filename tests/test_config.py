@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
+from omegaconf import OmegaConf
 
 from recor_dist.command import CONF, compose
 from recor_dist.config import Mistake, flatten
@@ -22,8 +22,8 @@ PAPER = {
 
 @pytest.mark.parametrize("task", PAPER)
 def test_the_paper_scale_holds_the_papers_tables(task: str) -> None:
-    by_task = yaml.safe_load((CONF / f"scale/by_task/paper_{task}.yaml").read_text())
-    method = yaml.safe_load((CONF / f"scale/by_method/paper_{task}_recor.yaml").read_text())["method"]
+    by_task = OmegaConf.load(CONF / f"scale/by_task/paper_{task}.yaml")
+    method = OmegaConf.load(CONF / f"scale/by_method/paper_{task}_recor.yaml")["method"]
     expected = PAPER[task]
     assert by_task["model"] == {"layers": expected["layers"], "width": 384, "heads": 12}
     assert (by_task["batch_size"], by_task["epochs"]) == (expected["batch"], expected["epochs"])
