@@ -84,8 +84,8 @@ def choose_queries(
             # The PPO-like policy is the softmax of the logits themselves; drawing from it keeps that loss on-policy.
             scores = (scores if method.algorithm == "ppo" else scores / method.alpha) + noise
     closed = filled.scatter(1, greedy[:, None], True) if method.include_greedy else filled
-    best, slots = scores.masked_fill(closed, -torch.inf).topk(method.token_queries, dim=-1)  # (R, K)
-    usable = best > -torch.inf
+    slots = scores.masked_fill(closed, -torch.inf).topk(method.token_queries, dim=-1).indices  # (R, K)
+    usable = ~closed.gather(1, slots)
     if method.include_greedy:
         slots = torch.cat([slots, greedy[:, None]], dim=1)
         usable = torch.cat([usable, torch.ones_like(usable[:, :1])], dim=1)

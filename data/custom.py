@@ -8,7 +8,7 @@ val and test are taken as they are. Whatever cannot be read is refused with its 
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ class Example:
 
     @property
     def key(self) -> bytes:
-        return "\x1f".join(self.prompt).encode()
+        return "\x1f".join(self.prompt).encode(errors="surrogatepass")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def read_source(task: CustomConfig, path: str) -> Source:
     sha = hashlib.sha256()
     examples: dict[str, list[Example]] = {}
     for split, file in files.items():
-        examples[split] = [_example(row, f"row {i} of {file.name}", task) for i, row in enumerate(_read(file), 1)]
+        examples[split] = [_example(row, f"row {i} of {file.name}", task) for i, row in _read(file)]
         if not examples[split]:
             raise Mistake(f"data.source: {file.name} has no rows")
         for example in examples[split]:
@@ -122,7 +122,8 @@ def _files(path: str) -> dict[str, _File]:
     return found
 
 
-def _read(file: _File) -> Iterator[dict[str, Any]]:
+def _read(file: _File) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a file with their numbers; a JSONL row has that of its line."""
     with file.folder.open_input_file(file.name) as stream:
         if file.name.endswith(".jsonl"):
             yield from _read_jsonl(stream.read(), file.name)
@@ -134,15 +135,17 @@ def _read(file: _File) -> Iterator[dict[str, Any]]:
     for column in ("prompt", "response"):
         if column not in table.column_names:
             raise Mistake(f"data.source: {file.name} has no column `{column}`; it has {', '.join(table.column_names)}")
-    for batch in table.select([c for c in ("prompt", "response", "order") if c in table.column_names]).to_batches():
-        yield from batch.to_pylist()
+    columns = [column for column in ("prompt", "response", "order") if column in table.column_names]
+    yield from enumerate((row for batch in table.select(columns).to_batches() for row in batch.to_pylist()), 1)
 
 
-def _read_jsonl(content: bytes, name: str) -> Iterator[dict[str, Any]]:
+def _read_jsonl(content: bytes, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(content.splitlines(), 1):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Mistake(f"data.source: row {number} of {name} is not JSON") from None
         if not isinstance(row, dict):
             raise Mistake(f"data.source: row {number} of {name} is not an object with prompt and response")
@@ -151,7 +154,7 @@ def _read_jsonl(content: bytes, name: str) -> Iterator[dict[str, Any]]:
                 raise Mistake(
                     f"data.source: row {number} of {name} has no `{column}`; it has {', '.join(row) or 'nothing'}"
                 )
-        yield row
+        yield number, row
 
 
 def _example(row: dict[str, Any], where: str, task: CustomConfig) -> Example:
@@ -178,7 +181,7 @@ def _tokens(value: Any, where: str) -> tuple[str, ...]:
         raise Mistake(f"data.source: null {where}")
     if isinstance(value, str):
         return tuple(value)
-    if isinstance(value, Sequence) and all(isinstance(t, str | int) and not isinstance(t, bool) for t in value):
+    if isinstance(value, list) and all(isinstance(t, str | int) and not isinstance(t, bool) for t in value):
         return tuple(str(token) for token in value)
     raise Mistake(f"data.source: the {where} is neither a string nor a list of strings or whole numbers")
 

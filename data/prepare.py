@@ -10,31 +10,26 @@ from data.shards import BadShard, Dataset, Manifest, ShardEntry, read_shard, sha
 from data.splits import SPLITS
 from data.tasks import Task, task_of
 from recor_dist.command import command
-from recor_dist.config import Config, Mistake, check_response_length, digest
+from recor_dist.config import Config, Mistake, digest
 from recor_dist.files import exclusive, exists, join, open_folder, write_json
 from recor_dist.progress import progress_bar, set_up_logging
 
 log = logging.getLogger(__name__)
 
 
-def open_data(config: Config) -> Dataset:
-    """The data set of a configuration, prepared on first use. Its shards are verified as they are read."""
-    task = task_of(config)
-    check_response_length(config, task.M)
-    uri = _uri(config, task)
-    return Dataset.open(uri, task.spec, _remedy()) or prepare(config, task)
+def open_data(config: Config, task: Task) -> Dataset:
+    """The data set of a task, prepared on first use. Its shards are verified as they are read."""
+    return Dataset.open(_uri(config, task), task.spec, _remedy(config)) or prepare(config, task)
 
 
 def prepare(config: Config, task: Task) -> Dataset:
     """Makes every shard that is missing or bad, and the manifest. Goes on where an interrupted preparation stopped."""
     uri = _uri(config, task)
     folder = open_folder(uri, create=True)
-    known = Dataset.open(uri, task.spec, _remedy())
     splits: dict[str, list[ShardEntry]] = {split: [] for split in SPLITS}
-    with (
-        exclusive(folder, "preparing data"),
-        progress_bar(f"preparing {uri}", sum(map(sum, task.sizes.values()))) as advance,
-    ):
+    total = sum(map(sum, task.sizes.values()))
+    with exclusive(folder, "preparing data", wait=True), progress_bar(f"preparing {uri}", total) as advance:
+        known = Dataset.open(uri, task.spec, _remedy(config))
         for split, index in _shards(task):
             listed = known.manifest.splits[split][index] if known else None
             try:
@@ -54,7 +49,7 @@ def prepare(config: Config, task: Task) -> Dataset:
             advance(entry.rows)
         manifest = Manifest(task.spec, task.N, task.M, list(task.vocabulary.tokens), task.order, splits)
         write_json(folder, "manifest.json", asdict(manifest))
-    return Dataset(uri, manifest, _remedy())
+    return Dataset(uri, manifest, _remedy(config))
 
 
 def _shards(task: Task) -> Iterator[tuple[str, int]]:
@@ -67,10 +62,10 @@ def _uri(config: Config, task: Task) -> str:
     return join(config.data.dir, f"{config.task.name}-{digest(task.spec)[:12]}")
 
 
-def _remedy() -> str:
+def _remedy(config: Config) -> str:
     """The command that prepares the data of the command that is running."""
-    words = [word for word in sys.argv[1:] if word.startswith(("task", "scale", "data."))]
-    return shlex.join(["python", "-m", "data.prepare", *words])
+    words = [word for word in sys.argv[1:] if word.startswith(("task", "data."))]
+    return shlex.join(["python", "-m", "data.prepare", f"scale={config.scale}", *words])
 
 
 def main(config: Config) -> None:

@@ -92,16 +92,18 @@ def read_shard(folder: fs.SubTreeFileSystem, spec: dict, split: str, index: int)
     try:
         with folder.open_input_file(name) as file:
             table = pq.read_table(file)
+        described = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
+        rows = Rows(*(_from_column(table, column) for column in ("prompt", "response", "order")))
+        entry = ShardEntry(name, len(rows), checksum(rows))
     except FileNotFoundError:
         raise BadShard(f"shard {name} is missing") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise BadShard(f"shard {name} is corrupt or truncated ({str(error).splitlines()[0]})") from None
-    described = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
-    if described.get("spec") != digest(spec) or described.get("file") != name:
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, MemoryError) as error:
+        # A flipped bit can be anywhere: in the data, the metadata, or the schema that says how to read them.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadShard(f"shard {name} is corrupt or truncated ({reason})") from None
+    if not isinstance(described, dict) or (described.get("spec"), described.get("file")) != (digest(spec), name):
         raise BadShard(f"shard {name} is from another configuration")
-    rows = Rows(*(_from_column(table, column) for column in ("prompt", "response", "order")))
-    entry = ShardEntry(name, len(rows), checksum(rows))
-    if entry.checksum != described["checksum"]:
+    if entry.checksum != described.get("checksum"):
         raise BadShard(f"shard {name} is corrupt: its rows do not have the checksum that was written with them")
     return rows, entry
 
@@ -123,7 +125,7 @@ def _from_column(table: pa.Table, name: str) -> np.ndarray | None:
 class Dataset:
     """A prepared data set, open for reading. Shards are verified when they are first read."""
 
-    def __init__(self, uri: str, manifest: Manifest, remedy: str = "python -m data.prepare") -> None:
+    def __init__(self, uri: str, manifest: Manifest, remedy: str) -> None:
         """`remedy`: the command that rebuilds a bad shard, named when there is one."""
         self.uri, self.manifest, self.remedy = uri, manifest, remedy
         self.folder = open_folder(uri)
@@ -137,7 +139,7 @@ class Dataset:
         """The data set at this place; None if it was not prepared (completely) or its manifest is damaged."""
         try:
             manifest = Manifest.from_json(read_json(open_folder(uri), "manifest.json"))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
         if manifest.spec != spec:
             raise Mistake(f"data.dir: {uri} holds another data set than its name says; move it away, then {remedy}")

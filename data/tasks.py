@@ -11,7 +11,7 @@ from data import arg, custom, mul
 from data.shards import shard_sizes
 from data.splits import SPLITS, split_of
 from data.vocab import Vocabulary
-from recor_dist.config import Config, CustomConfig, GeneratedTaskConfig, Mistake
+from recor_dist.config import Config, CustomConfig, GeneratedTaskConfig, Mistake, check_response_length
 from recor_dist.messages import Rows
 from recor_dist.rng import rng
 
@@ -39,6 +39,7 @@ def task_of(config: Config) -> Task:
     if isinstance(config.task, CustomConfig):
         assert config.data.source is not None
         source = custom.read_source(config.task, config.data.source)
+        check_response_length(config, source.M)
         spec = {
             "format": FORMAT,
             "task": "custom",

@@ -9,6 +9,7 @@ A folder without checkpoint.json does not count. One whose files do not match it
 
 import hashlib
 import logging
+import re
 
 import numpy as np
 import safetensors.numpy
@@ -18,6 +19,7 @@ from data.vocab import Vocabulary
 from learner.update import LearnerState
 from recor_dist.config import Mistake, ModelConfig
 from recor_dist.files import exists, open_folder, read_bytes, read_json, write_atomically, write_json
+from recor_dist.identity import read_about
 from recor_dist.messages import Shape
 from recor_dist.model import Model
 
@@ -51,7 +53,9 @@ def save(out: fs.SubTreeFileSystem, model: Model, state: LearnerState, about: di
     checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     write_json(out, f"{folder}/{COMMIT}", {"step": state.step, "files": checksums, **about})
     committed = _committed(out)
-    for step in committed[keep:]:
+    # Later ones were passed over as damaged when this run resumed before them; they must not crowd out good ones.
+    later = [step for step in committed if step > state.step]
+    for step in later + committed[len(later) + keep :]:
         _remove(out, f"{FOLDER}/step-{step:08d}")
 
 
@@ -78,7 +82,7 @@ def load_newest(out: fs.SubTreeFileSystem, model: Model) -> LearnerState | None:
 def _committed(out: fs.SubTreeFileSystem) -> list[int]:
     """Steps with a commit, newest first."""
     found = out.get_file_info(fs.FileSelector(FOLDER, allow_not_found=True))
-    steps = [int(info.base_name.removeprefix("step-")) for info in found if info.base_name.startswith("step-")]
+    steps = [int(info.base_name.removeprefix("step-")) for info in found if re.fullmatch(r"step-\d{8}", info.base_name)]
     return sorted((s for s in steps if exists(out, f"{FOLDER}/step-{s:08d}/{COMMIT}")), reverse=True)
 
 
@@ -97,9 +101,9 @@ def _contiguous(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def load_model(out: str) -> tuple[Model, Vocabulary]:
     """The newest weights of a run, ready to answer prompts, and the vocabulary they speak."""
     folder = open_folder(out)
-    if not exists(folder, "run.json"):
+    about = read_about(folder)
+    if about is None:
         raise Mistake(f"{out}: holds no run; give the folder that a run said it was saved in")
-    about = read_json(folder, "run.json")
     settings = about["settings"]
     sizes = ModelConfig(*(settings[f"model.{name}"] for name in ("layers", "width", "heads")))
     model = Model(sizes, Shape(**about["shape"]), settings.get("method.order_queries", 0))

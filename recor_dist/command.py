@@ -23,6 +23,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from recor_dist.config import SCHEMAS, Config, Mistake, flatten, nearest, validate
+from recor_dist.files import exists, open_folder, read_json
 
 CONF = Path(__file__).parent / "conf"
 GROUPS = ("task", "method", "scale")
@@ -38,9 +39,9 @@ def auto_scale() -> str:
 def _scale_of_out(words: list[str]) -> str | None:
     """The scale that the run in an explicit `out=` was started with: `auto` is decided once in a run's life."""
     for word in words:
-        saved = Path(word.removeprefix("out=")) / "run.json"
-        if word.startswith("out=") and saved.is_file():
-            return json.loads(saved.read_text())["settings"]["scale"]
+        if word.startswith("out=") and word != "out=":
+            out = open_folder(word.removeprefix("out="))
+            return read_json(out, "run.json")["settings"]["scale"] if exists(out, "run.json") else None
     return None
 
 
@@ -87,16 +88,24 @@ def _register() -> None:
             store.store(group=group, name=f"{name}_schema", node=schema)
     help_node = HelpConf(app_name="recor_dist", header="", footer="", template=_help_text())
     store.store(group="hydra/help", name="recor_dist", node=help_node, provider="recor_dist")
-    # The words of this very command decide what `auto` means: a run in an existing `out` keeps the scale it began with.
-    concrete = lambda scale: (_scale_of_out(sys.argv[1:]) or auto_scale()) if scale == "auto" else scale  # noqa: E731
-    OmegaConf.register_new_resolver("concrete_scale", concrete, replace=True)
 
 
 _register()
 
 
+def _bind_auto(words: list[str]) -> None:
+    """Lets `scale=auto` see the words it stands among: in an `out` that holds a run, it is the scale of that run."""
+
+    def concrete(scale: str) -> str:
+        return (_scale_of_out(words) or auto_scale()) if scale == "auto" else scale
+
+    OmegaConf.register_new_resolver("concrete_scale", concrete, replace=True)
+
+
 def compose(words: list[str]) -> Config:
     """The validated configuration that these `key=value` words name, for use without a command line."""
+    _check_words(words)
+    _bind_auto(words)
     try:
         config = _to_config(_compose(words))
     except (HydraException, OmegaConfBaseException) as error:
@@ -134,6 +143,8 @@ def command(main: Callable[[Config], None]) -> NoReturn:
     # Hydra would shorten tracebacks and exit with 1 for everything; we tell mistakes from bugs ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
 
+    words = get_args_parser().parse_args(sys.argv[1:]).overrides
+
     @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
     def run(raw: DictConfig) -> None:
         try:
@@ -142,11 +153,17 @@ def command(main: Callable[[Config], None]) -> NoReturn:
             main(config)
         except Mistake as mistake:
             _refuse(str(mistake))
+        except OmegaConfBaseException as error:
+            _refuse(_one_line(error))
 
     try:
+        _check_words(words)
+        _bind_auto(words)
         run()
+    except Mistake as mistake:
+        _refuse(str(mistake))
     except (HydraException, OmegaConfBaseException) as error:
-        _refuse(_explain(error, get_args_parser().parse_args(sys.argv[1:]).overrides))
+        _refuse(_explain(error, words))
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
@@ -157,49 +174,57 @@ def _refuse(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def _explain(error: Exception, words: list[str]) -> str:
-    """One line for what Hydra refused: the key, what is allowed, and the nearest right name."""
-    overrides = []
+def _check_words(words: list[str]) -> None:
+    """Refuses what is no `key=value`, and choices that a group does not have, before Hydra sees them."""
     for word in words:
         try:
-            overrides.append(OverridesParser.create().parse_override(word))
+            override = OverridesParser.create().parse_override(word)
         except HydraException:
-            return f"{word}: not a setting; write key=value, for example seed=1 (quote values with spaces or brackets)"
-    for override in overrides:
-        key, value = override.key_or_group, override.value()
-        if key in GROUPS:
-            options = _options(key)
-            asked = value if isinstance(value, str) else str(value)
-            if asked not in options and not override.is_sweep_override():
-                return f"{key}={asked}: allowed: {', '.join(options)}{nearest(asked, options)}"
+            raise Mistake(
+                f"{word}: not a setting; write key=value, for example seed=1 (quote values with spaces or brackets)"
+            ) from None
+        key = override.key_or_group
+        if override.is_delete():
+            raise Mistake(f"{word}: settings cannot be taken away; write {key}=value")
+        if key in GROUPS and not override.is_sweep_override() and override.value() not in _options(key):
+            asked, options = override.get_value_element_as_str(), _options(key)
+            raise Mistake(f"{key}={asked}: allowed: {', '.join(options)}{nearest(asked, options)}")
+
+
+def _explain(error: Exception, words: list[str]) -> str:
+    """One line for what Hydra refused: the key, what is allowed, and the nearest right name."""
+    overrides = [OverridesParser.create().parse_override(word) for word in words]
+    groups = [o.input_line for o in overrides if o.key_or_group in GROUPS and not o.is_sweep_override()]
     try:
-        groups = [o.input_line for o in overrides if o.key_or_group in GROUPS and not o.is_sweep_override()]
         known = flatten(_to_config(_compose(groups)))
     except (HydraException, OmegaConfBaseException):
         return _one_line(error)
     for override in overrides:
         key = override.key_or_group
-        if key in GROUPS or key.startswith("hydra"):
+        if key.startswith("hydra"):
+            continue
+        if "--multirun" not in sys.argv and override.is_sweep_override():
+            return f"{override.input_line}: several values make a sweep; put --multirun before them all"
+        if key in GROUPS or override.is_sweep_override():
             continue
         if key not in known or override.is_add():
-            inside = sorted(k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0])
-            return f"{key}: no such setting; allowed there: {', '.join(inside)}{nearest(key, known)}"
-        if override.is_sweep_override():
-            continue
+            inside = [k for k in known if k.startswith(f"{key}.")] or [
+                k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]
+            ]
+            return f"{key}: no such setting; allowed there: {', '.join(sorted(inside))}{nearest(key, known)}"
         try:
             _compose([*groups, override.input_line])
         except (HydraException, OmegaConfBaseException):
-            kind = _type_in_words(key, known[key])
-            return f"{override.input_line}: must be {kind}"
+            return f"{override.input_line}: must be {_type_in_words(known[key])}"
     return _one_line(error)
 
 
-def _type_in_words(key: str, example: Any) -> str:
+def _type_in_words(example: Any) -> str:
     if isinstance(example, bool):
         return "true or false"
     if isinstance(example, int):
         return "a whole number"
-    return "a number" if isinstance(example, float) else "of another type"
+    return "a number" if isinstance(example, float) else "text"
 
 
 def _one_line(error: Exception) -> str:

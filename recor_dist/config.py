@@ -10,8 +10,10 @@ schema.
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
+from fractions import Fraction
 from typing import Any
 
 from omegaconf import MISSING
@@ -93,7 +95,7 @@ class CustomConfig(TaskConfig):
     name: str = setting("custom", "the task", choices=("custom",))
     prompt_length: int | None = setting(None, "N; null takes the longest prompt of the source", at_least=0)
     response_length: int | None = setting(None, "M; null takes the longest response of the source", at_least=1)
-    max_length: int = setting(2048, "a prompt or response beyond this is refused", at_least=1)
+    max_length: int = setting(2048, "a prompt or response beyond this is refused", at_least=1, placement=True)
 
     def slots(self) -> int | None:
         return self.response_length
@@ -137,8 +139,8 @@ class RecorConfig(MethodConfig):
 
 @dataclass
 class ModelConfig:
-    layers: int = setting(3, "transformer blocks", at_least=1)
-    width: int = setting(384, "D: hidden dimensions", at_least=1)
+    layers: int = setting(3, "transformer blocks", at_least=1, at_most=1024)
+    width: int = setting(384, "D: hidden dimensions", at_least=1, at_most=65_536)
     heads: int = setting(12, "attention heads; must divide the width", at_least=1)
 
 
@@ -189,7 +191,7 @@ class Config:
     precision: str = setting(
         "auto", "auto is bfloat16 autocast on a GPU, else float32", choices=("auto", "float32", "bfloat16")
     )
-    threads: int = setting(1, "torch threads of every process; other counts round differently", at_least=1)
+    threads: int = setting(1, "torch threads of every process; other counts round differently", at_least=1, at_most=256)
     engine: str = setting("local", "who computes", choices=("local",), placement=True)
     out: str | None = setting(
         None, "folder of the run; by default runs/<task>-<method>-<scale>-seed<seed>-<identity>", placement=True
@@ -261,10 +263,27 @@ def validate(config: Config) -> None:
         raise Mistake(f"data.source: only task=custom reads a source, and this is task={config.task.name}")
     if isinstance(config.task, ArgConfig) and any(config.task.modulus % d == 0 for d in range(2, config.task.modulus)):
         raise Mistake(f"task.modulus={config.task.modulus}: must be a prime")
+    if isinstance(config.task, GeneratedTaskConfig):
+        total_steps(config, config.task.train_rows)
+    for key in ("out", "data.dir", "data.source"):
+        place = flatten(config)[key]
+        if place == "" or (place and place.endswith("://")):
+            raise Mistake(f"{key}={place}: names no folder or file; leave it out for the default")
     if isinstance(config.method, RecorConfig):
         _check_recor(config.method)
     if (M := config.task.slots()) is not None:
         check_response_length(config, M)
+
+
+def total_steps(config: Config, rows: int) -> int:
+    """floor(epochs * rows / B), in exact arithmetic; refused if it is 0."""
+    steps = math.floor(Fraction(str(config.epochs)) * rows / config.batch_size)
+    if steps == 0:
+        raise Mistake(
+            f"epochs={config.epochs}: {rows} training rows give not one batch of {config.batch_size}; "
+            "raise epochs or lower batch_size"
+        )
+    return steps
 
 
 def check_response_length(config: Config, M: int) -> None:
@@ -309,8 +328,13 @@ def _check_recor(method: RecorConfig) -> None:
         raise Mistake(f"method.focal={method.focal}: its slope is infinite at 0; allowed: 0, or 1 and more")
     if method.gamma and method.algorithm == "ppo":
         raise Mistake(f"method.gamma={method.gamma}: method.algorithm=ppo looks at the next token only; allowed: 0")
-    if method.exploration == "entropy" and method.alpha == 0:
-        raise Mistake("method.alpha=0: exploration=entropy divides by alpha; use alpha above 0, or exploration=topk")
+    # The PPO-like policy is softmax(z): there alpha only weighs the entropy.
+    if method.exploration == "entropy" and method.algorithm != "ppo" and method.alpha < 1e-6:
+        raise Mistake(
+            f"method.alpha={method.alpha}: exploration=entropy divides by alpha; use 1e-6 and more, or exploration=topk"
+        )
+    if 0 < method.alpha < 1e-6:
+        raise Mistake(f"method.alpha={method.alpha}: Q/alpha overflows; allowed: 0, or 1e-6 and more")
     if method.lm_weight == 0 and method.order_weight == 0:
         raise Mistake("method.lm_weight=0: with method.order_weight=0, too, nothing would be learned")
 

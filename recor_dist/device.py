@@ -3,7 +3,9 @@
 import os
 import platform
 from contextlib import AbstractContextManager
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from recor_dist.config import Config, Mistake
@@ -37,8 +39,16 @@ def fingerprint(config: Config) -> dict[str, str | int]:
     """What two processes must share to agree bit for bit."""
     return {
         "device": torch.cuda.get_device_name() if config.device == "cuda" else platform.machine(),
+        "cpu": _cpu_vendor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
+        "numpy": np.__version__,
         "threads": config.threads,
         "precision": config.precision,
     }
+
+
+def _cpu_vendor() -> str:
+    """MKL takes other paths on other vendors' processors."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), platform.processor())

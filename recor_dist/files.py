@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,15 @@ from pyarrow import fs
 
 from recor_dist.config import Mistake
 
+log = logging.getLogger(__name__)
+
 
 def is_remote(uri: str) -> bool:
     return "://" in uri and not uri.startswith("file://")
 
 
 def join(uri: str, *parts: str) -> str:
-    return "/".join([uri.rstrip("/") or "/", *parts]) if parts else uri
+    return "/".join([uri.rstrip("/"), *parts])
 
 
 def open_folder(uri: str, *, create: bool = False) -> fs.SubTreeFileSystem:
@@ -27,8 +30,12 @@ def open_folder(uri: str, *, create: bool = False) -> fs.SubTreeFileSystem:
             filesystem, path = fs.FileSystem.from_uri(uri)
         else:
             filesystem, path = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
+        if filesystem.get_file_info(path).type == fs.FileType.File:
+            raise Mistake(f"{uri}: is a file, and a folder is wanted")
         if create:
             filesystem.create_dir(path, recursive=True)
+    except Mistake:
+        raise
     except (OSError, ValueError) as error:
         raise Mistake(f"{uri}: cannot be used as a folder ({str(error).splitlines()[0]})") from None
     return fs.SubTreeFileSystem(path, filesystem)
@@ -42,7 +49,18 @@ def write_atomically(folder: fs.SubTreeFileSystem, name: str, content: bytes) ->
     with folder.open_output_stream(written) as stream:
         stream.write(content)
     if local:
+        _to_disk(folder, written)
         folder.move(written, name)
+        _to_disk(folder, os.path.dirname(name))
+
+
+def _to_disk(folder: fs.SubTreeFileSystem, name: str) -> None:
+    """Asks the operating system to keep a file, or a folder's list of names, through a power cut."""
+    descriptor = os.open(os.path.join(folder.base_path, name), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(folder: fs.SubTreeFileSystem, name: str, content: Any) -> None:
@@ -63,7 +81,7 @@ def exists(folder: fs.SubTreeFileSystem, name: str) -> bool:
 
 
 @contextmanager
-def exclusive(folder: fs.SubTreeFileSystem, doing: str) -> Iterator[None]:
+def exclusive(folder: fs.SubTreeFileSystem, doing: str, *, wait: bool = False) -> Iterator[None]:
     """Keeps a second process of this machine out of a local folder; a killed process lets go by itself."""
     if not isinstance(folder.base_fs, fs.LocalFileSystem):
         yield
@@ -72,7 +90,9 @@ def exclusive(folder: fs.SubTreeFileSystem, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Mistake(
-                f"{folder.base_path.rstrip('/')}: another process is {doing} there; wait for it, or stop it"
-            ) from None
+            place = folder.base_path.rstrip("/")
+            if not wait:
+                raise Mistake(f"{place}: another process is {doing} there; wait for it, or stop it") from None
+            log.info("waiting: another process is %s in %s", doing, place)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield

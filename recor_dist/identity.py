@@ -9,6 +9,7 @@ from typing import Any
 from pyarrow import fs
 
 from data.shards import Dataset
+from data.tasks import Task
 from recor_dist.config import Config, Mistake, digest, flatten
 from recor_dist.device import fingerprint
 from recor_dist.files import exists, join, open_folder, read_json, write_json
@@ -16,54 +17,62 @@ from recor_dist.files import exists, join, open_folder, read_json, write_json
 FILE = "run.json"
 
 
-def identity_of(config: Config, data: Dataset) -> dict[str, Any]:
-    """All that decides the result, by name."""
-    return {**flatten(config, identity_only=True), "data": data.manifest.checksum}
+def identity_of(config: Config, task: Task) -> dict[str, Any]:
+    """All that decides the result, by name; of the data, what its rows are a pure function of."""
+    return {**flatten(config, identity_only=True), "data": digest(task.spec)}
 
 
-def default_out(config: Config, data: Dataset) -> str:
+def default_out(config: Config, task: Task) -> str:
     """A folder named after task, method, scale, seed and identity, never after the time."""
     name = f"{config.task.name}-{config.method.name}-{config.scale}-seed{config.seed}"
-    return join("runs", f"{name}-{digest(identity_of(config, data))[:8]}")
+    return join("runs", f"{name}-{digest(identity_of(config, task))[:8]}")
+
+
+def read_about(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:
+    """The content of run.json; None where no run was begun."""
+    try:
+        return read_json(out, FILE)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise Mistake(f"{out.base_path}{FILE}: is damaged; choose another out, or put back the file") from None
 
 
 def keep_earlier_choices(config: Config) -> None:
-    """In an `out` that holds a run, `auto` means what it meant at its first start; refused where resume=never."""
-    if config.out is None:
-        return
-    out = open_folder(config.out)
-    if exists(out, FILE):
-        settings = read_json(out, FILE)["settings"]
-        for key in ("device", "precision"):
-            if getattr(config, key) == "auto":
-                setattr(config, key, settings[key])
+    """In an explicit `out` that holds a run, `auto` means what it meant at its first start."""
+    about = read_about(open_folder(config.out)) if config.out else None
+    for key in ("device", "precision"):
+        if about and getattr(config, key) == "auto":
+            setattr(config, key, about["settings"][key])
 
 
-def refuse_existing(config: Config) -> None:
-    """resume=never: an `out` with anything in it is not touched."""
-    assert config.out is not None
-    if config.resume == "never" and open_folder(config.out).get_file_info(fs.FileSelector("", allow_not_found=True)):
-        raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto to go on there")
-
-
-def open_run(config: Config, data: Dataset, out: fs.SubTreeFileSystem) -> dict[str, Any]:
+def open_run(config: Config, task: Task, out: fs.SubTreeFileSystem) -> dict[str, Any]:
     """The content of run.json, written at the first start; another identity is refused with the keys that differ."""
-    identity = identity_of(config, data)
-    if exists(out, FILE):
-        about = read_json(out, FILE)
+    identity, about = identity_of(config, task), read_about(out)
+    if about:
         if differing := _differences(about["identity"], identity):
             raise Mistake(f"out={config.out}: holds a run with other settings: {differing}; choose another out")
         return about
+    if exists(out, "checkpoints") or exists(out, "result.json"):
+        raise Mistake(f"out={config.out}: holds checkpoints or a result, but not the {FILE} that says of what run")
     about = {
         "settings": flatten(config),
         "identity": identity,
         "machine": fingerprint(config),
         "reproducible": True,
-        "shape": vars(data.shape),
-        "vocabulary": data.manifest.vocabulary,
+        "shape": {"N": task.N, "M": task.M, "V": len(task.vocabulary.tokens)},
+        "vocabulary": list(task.vocabulary.tokens),
     }
     write_json(out, FILE, about)
     return about
+
+
+def check_data(config: Config, data: Dataset, about: dict[str, Any], out: fs.SubTreeFileSystem) -> None:
+    """Rows made by another numpy may differ although their settings do not: the manifest's checksum tells."""
+    checksum = data.manifest.checksum
+    if about.setdefault("data", checksum) != checksum:
+        raise Mistake(f"out={config.out}: was begun with other rows than {data.uri} holds; choose another out")
+    write_json(out, FILE, about)
 
 
 def check_machine(config: Config, about: dict[str, Any], out: fs.SubTreeFileSystem) -> None:

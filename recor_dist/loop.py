@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from fractions import Fraction
 from functools import reduce
 from operator import add
 from typing import Any
@@ -31,13 +30,14 @@ from pyarrow import fs
 from actors.worker import Worker
 from data.prepare import open_data
 from data.shards import Dataset
+from data.tasks import task_of
 from learner.update import Learner, LearnerState
 from recor_dist import checkpoint
-from recor_dist.config import Config, Mistake
+from recor_dist.config import Config, Mistake, total_steps
 from recor_dist.device import resolve_device, set_up_torch
 from recor_dist.evaluate import summarise
-from recor_dist.files import exclusive, exists, open_folder, read_json, write_json
-from recor_dist.identity import check_machine, default_out, keep_earlier_choices, open_run, refuse_existing
+from recor_dist.files import exclusive, open_folder, read_json, write_json
+from recor_dist.identity import check_data, check_machine, default_out, keep_earlier_choices, open_run
 from recor_dist.journal import Journal
 from recor_dist.messages import EvalSums, Ticket
 from recor_dist.methods import METHODS, build_model
@@ -85,22 +85,32 @@ def train(config: Config) -> dict[str, Any]:
     """Trains to the end, from the newest checkpoint if there is one; returns the result, at once if it is finished."""
     keep_earlier_choices(config)
     resolve_device(config)
-    set_up_torch(config)
-    data = open_data(config)
-    steps = total_steps(config, data)
-    config.out = config.out or default_out(config, data)
-    refuse_existing(config)
-    out = open_folder(config.out, create=True)
-    with exclusive(out, "training"):
-        about = open_run(config, data, out)
-        if exists(out, "result.json"):
+    task = task_of(config)
+    config.out = config.out or default_out(config, task)
+    out = open_folder(config.out)
+    if config.resume == "never" and out.get_file_info(fs.FileSelector("", allow_not_found=True)):
+        raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto to go on there")
+    with exclusive(open_folder(config.out, create=True), "training"):
+        about = open_run(config, task, out)
+        if result := _finished(out):
             log.info("this run is finished; its result stands in %s", config.out)
-            return read_json(out, "result.json")
+            return result
         check_machine(config, about, out)
-        return _train(config, data, steps, out, about)
+        data = open_data(config, task)
+        check_data(config, data, about, out)
+        return _train(config, data, out, about)
 
 
-def _train(config: Config, data: Dataset, steps: int, out: fs.SubTreeFileSystem, about: dict) -> dict[str, Any]:
+def _finished(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:
+    try:
+        return read_json(out, "result.json")
+    except (FileNotFoundError, ValueError):  # a damaged result is found again from the last checkpoint
+        return None
+
+
+def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict) -> dict[str, Any]:
+    set_up_torch(config)
+    steps = total_steps(config, data.rows_of("train"))
     engine = LocalEngine(config, data, steps)
     learner = engine.learner
     state = checkpoint.load_newest(out, learner.model)
@@ -125,9 +135,10 @@ def _train(config: Config, data: Dataset, steps: int, out: fs.SubTreeFileSystem,
                 metrics |= {f"eval/val/{k}": v for k, v in accuracy.items() if isinstance(v, float)}
             journal.write(done, metrics)
             display.step(done, metrics)
-            if done % config.checkpoint.every == 0 or done == steps or stopping:
+            stop = bool(stopping)  # read once: the signal may come between the next two lines
+            if done % config.checkpoint.every == 0 or done == steps or stop:
                 save()
-            if stopping and done < steps:
+            if stop and done < steps:
                 raise Stopped(stopping[0], done)
     result = {
         "task": config.task.name,
@@ -138,21 +149,9 @@ def _train(config: Config, data: Dataset, steps: int, out: fs.SubTreeFileSystem,
         "weights_sha256": checkpoint.weights_sha256(learner.model, learner.versions[steps]),
         "reproducible": about["reproducible"],
         "seconds_of_last_start": round(time.monotonic() - began, 1),
-        "out": config.out,
     }
     write_json(out, "result.json", result)
     return result
-
-
-def total_steps(config: Config, data: Dataset) -> int:
-    """floor(epochs * rows / B), in exact arithmetic."""
-    steps = math.floor(Fraction(str(config.epochs)) * data.rows_of("train") / config.batch_size)
-    if steps == 0:
-        raise Mistake(
-            f"epochs={config.epochs}: {data.rows_of('train')} training rows give not one batch of {config.batch_size}; "
-            "raise epochs or lower batch_size"
-        )
-    return steps
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The table of methods. A method is three functions and a row here; nothing else knows its name."""
+"""The table of methods. A method is a few functions and a row here; nothing else knows its name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

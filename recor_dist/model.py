@@ -113,12 +113,14 @@ class Model(nn.Module):
 
     def _make_flat(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Tensor, int]:
         """Lays all parameters into one buffer, those with weight decay first; returns it and where they end."""
-        named = sorted(self.named_parameters(), key=lambda item: item[1].dim() < 2)
+        # The learned queries are vectors, several of them stacked or not.
+        decays = {name: p.dim() >= 2 and name != "order_query" for name, p in self.named_parameters()}
+        named = sorted(self.named_parameters(), key=lambda item: not decays[item[0]])
         offsets, end, decayed = [], 0, 0
-        for _, parameter in named:
+        for name, parameter in named:
             offsets.append(end)
             end += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
-            decayed = end if parameter.dim() >= 2 else decayed
+            decayed = end if decays[name] else decayed
         flat = torch.zeros(end, dtype=dtype, device=device)
         for (_, parameter), offset in zip(named, offsets, strict=True):
             parameter.data = flat[offset : offset + parameter.numel()].view(parameter.shape)

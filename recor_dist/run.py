@@ -23,13 +23,14 @@ def main(config: Config) -> None:
             "scale=auto takes %s: %s", config.scale, "there are GPUs" if config.scale == "paper" else "no GPU here"
         )
     try:
-        show(train(config))
+        result = train(config)
+        show(result, config.out)
     except Stopped as stopped:
         log.info("%s; the same command goes on from there", stopped)
         sys.exit(128 + stopped.signal_number)
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: dict[str, Any], out: str) -> None:
     """The result as a short table, and where everything is."""
     console = Console()
     table = Table(title=f"{result['task']} · {result['method']} · {result['steps']:,} steps", title_justify="left")
@@ -45,7 +46,7 @@ def show(result: dict[str, Any]) -> None:
     console.print(f"mean step at which each slot was filled: {steps}", highlight=False)
     if not result["reproducible"]:
         console.print("reproducible=false: this run went on across different machines")
-    print(f"saved in {result['out']}")
+    print(f"saved in {out}")
     print(f"weights sha256 {result['weights_sha256']}")
 
 

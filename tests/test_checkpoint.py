@@ -1,6 +1,7 @@
 """A kill at any byte of a save leaves a loadable checkpoint, the old one or the new."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ class DyingFolder:
     """A folder whose process is killed after so many units: a byte written, a rename, a removal, a new folder."""
 
     def __init__(self, folder: fs.SubTreeFileSystem, life: float) -> None:
-        self.folder, self.life, self.base_fs = folder, life, folder.base_fs
+        self.folder, self.life = folder, life
+        self.base_fs, self.base_path = folder.base_fs, folder.base_path
 
     def live(self) -> None:
         self.life -= 1
@@ -174,6 +176,24 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         assert_same(loaded, state_at(model, 2))  # the flipped bit was in a field that nothing depends on
     else:
         assert_same(loaded, state_at(model, 1))
+
+
+def test_damaged_later_checkpoints_do_not_crowd_out_good_ones(model: Model, tmp_path: Path) -> None:
+    out = open_folder(str(tmp_path))
+    for step in (5, 10):
+        checkpoint.save(out, model, state_at(model, step), {}, keep=2)
+    (tmp_path / "checkpoints/step-00000010/model.safetensors").write_bytes(b"")
+    assert checkpoint.load_newest(out, model).step == 5
+    checkpoint.save(out, model, state_at(model, 7), {}, keep=1)
+    assert_same(checkpoint.load_newest(out, model), state_at(model, 7))
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
+
+
+def test_other_folders_beside_the_checkpoints_are_left_alone(model: Model, tmp_path: Path) -> None:
+    out = open_folder(str(tmp_path))
+    checkpoint.save(out, model, state_at(model, 1), {}, keep=2)
+    shutil.copytree(tmp_path / "checkpoints/step-00000001", tmp_path / "checkpoints/step-00000001.bak")
+    assert checkpoint.load_newest(out, model).step == 1
 
 
 def test_the_weights_hash_depends_on_every_parameter_and_on_nothing_else(model: Model) -> None:

@@ -90,6 +90,16 @@ REFUSED = {
     "method.algorithm=ppo method.reward=dense method.gamma=0.5": ["method.gamma=0.5", "allowed: 0"],
     "method.focal=0.5": ["method.focal=0.5", "allowed: 0, or 1 and more"],
     "method.exploration=entropy method.alpha=0": ["method.alpha=0", "exploration=topk"],
+    "method.alpha=1e-9": ["method.alpha=1e-09", "allowed: 0, or 1e-6 and more"],
+    "task=null": ["task=null: allowed: arg, custom, mul"],
+    "~method.eta": ["settings cannot be taken away"],
+    "seed=0,1": ["several values make a sweep; put --multirun before them all"],
+    "learner=1": ["learner: no such setting; allowed there: learner.beta1"],
+    "data.dir=null": ["data.dir=null: must be text"],
+    "data.dir=": ["data.dir=: names no folder or file"],
+    "out=s3://": ["out=s3://: names no folder or file"],
+    "threads=100000": ["threads=100000: must be at least 1 and at most 256"],
+    "task.train_rows=10": ["10 training rows give not one batch of 32"],
     "method.lm_weight=0 method.order_weight=0": ["nothing would be learned"],
     "data.source=rows.jsonl": ["data.source: only task=custom reads a source"],
     "task=custom": ["task=custom needs data.source=PATH"],
@@ -138,8 +148,7 @@ def test_identity_leaves_out_placement_and_nothing_else() -> None:
     }  # fmt: skip
 
 
-def test_auto_keeps_the_scale_a_run_was_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_keeps_the_scale_a_run_was_started_with(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"settings": {"scale": "paper"}}))
-    monkeypatch.setattr(sys, "argv", ["run", f"out={tmp_path}"])
     assert compose([f"out={tmp_path}"]).scale == "paper"
     assert compose([f"out={tmp_path}"]).batch_size == 1024

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.prepare import open_data
+from data.tasks import task_of
 from learner.update import Learner
 from recor_dist import identity
 from recor_dist.checkpoint import load_model
-from recor_dist.config import Config, Mistake
+from recor_dist.config import Config, Mistake, total_steps
 from recor_dist.decode import generate
-from recor_dist.loop import LocalEngine, Stopped, open_data, total_steps, train
+from recor_dist.loop import LocalEngine, Stopped, train
 
 Configure = Callable[..., Config]
 
@@ -68,7 +71,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: 
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_tickets_are_computed_with_the_weights_that_the_clock_names(lag: int, config_in: Configure) -> None:
     config = config_in(f"lag={lag}", "device=cpu", "precision=float32")
-    engine = LocalEngine(config, open_data(config), 10)
+    engine = LocalEngine(config, open_data(config, task_of(config)), 10)
     published = {0: engine.learner.versions[0]}
     used = []
     roll_out = engine.worker.roll_out
@@ -100,13 +103,18 @@ def test_validation_and_checkpoints_change_nothing_in_the_weights(tmp_path: Path
 
 
 @pytest.mark.parametrize("method", ["algorithm=sql_bce", "algorithm=sql_mse", "algorithm=ppo"])
-def test_every_algorithm_trains_with_all_its_streams(method: str, config_in: Configure) -> None:
+def test_every_algorithm_trains_with_all_its_streams(method: str, tmp_path: Path, config_in: Configure) -> None:
     sparse = method == "algorithm=sql_bce"
     words = [f"method.{method}", f"method.reward={'sparse' if sparse else 'dense'}", "method.order_queries=2"]
     words += ["method.token_queries=2", "method.exploration=entropy", "method.include_greedy=true"]
     words += [] if "ppo" in method else ["method.gamma=0.5"]
     result = train(config_in(*words))
-    assert np.isfinite(result["test"]["token_accuracy"])
+    metrics = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    assert len(metrics) == result["steps"] == 18
+    for record in metrics:
+        assert np.isfinite([record["loss/lm"], record["loss/order"]]).all()
+        assert record["learner/gradient_norm"] > 0
+    assert metrics[-1]["loss/lm"] < metrics[0]["loss/lm"]
 
 
 def test_mul_trains(config_in: Configure) -> None:
@@ -119,6 +127,46 @@ def test_a_finished_run_reports_its_result_and_ends(config_in: Configure, monkey
     first = train(config_in())
     monkeypatch.setattr(Learner, "update", lambda *_: pytest.fail("a finished run must not train"))
     assert train(config_in()) == first
+
+
+def test_a_finished_run_needs_no_data_and_may_be_moved(tmp_path: Path, config_in: Configure) -> None:
+    first = train(config_in())
+    shutil.move(tmp_path / "out", tmp_path / "moved")
+    shutil.rmtree(tmp_path / "shards")
+    assert train(config_in(f"out={tmp_path}/moved")) == first
+    assert not (tmp_path / "shards").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "\0\0\0\n"])
+def test_damaged_records_are_mended_or_named(content: str, tmp_path: Path, config_in: Configure) -> None:
+    first = train(config_in())
+    (tmp_path / "out/result.json").write_text(content)
+    with (tmp_path / "out/metrics.jsonl").open("a") as journal:
+        journal.write(content)
+    again = train(config_in())
+    assert (again["test"], again["weights_sha256"]) == (first["test"], first["weights_sha256"])
+    assert len((tmp_path / "out/metrics.jsonl").read_text().splitlines()) == 18
+    (tmp_path / "out/run.json").write_text(content)
+    with pytest.raises(Mistake, match=r"run\.json: is damaged"):
+        train(config_in())
+
+
+def test_checkpoints_of_an_unknown_run_are_not_gone_on_with(tmp_path: Path, config_in: Configure) -> None:
+    train(config_in())
+    (tmp_path / "out/run.json").unlink()
+    (tmp_path / "out/result.json").unlink()
+    with pytest.raises(Mistake, match=r"but not the run\.json that says of what run"):
+        train(config_in("seed=5"))
+
+
+def test_other_rows_under_the_same_settings_are_refused(tmp_path: Path, config_in: Configure) -> None:
+    """As a numpy that draws other numbers would make them."""
+    words = ["checkpoint.every=5"]
+    run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
+    about = json.loads((tmp_path / "out/run.json").read_text())
+    (tmp_path / "out/run.json").write_text(json.dumps({**about, "data": "0" * 64}))
+    with pytest.raises(Mistake, match="was begun with other rows than"):
+        train(config_in(*words))
 
 
 def test_a_finished_run_shows_its_result_on_any_machine(config_in: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +186,7 @@ def test_a_trained_model_can_be_loaded_and_asked(tmp_path: Path, config_in: Conf
     config = config_in("method.order_queries=2", "eval.size=40")
     result = train(config)
     model, vocabulary = load_model(f"{tmp_path}/out")
-    rows = open_data(config).read_split("test", 0, 40)
+    rows = open_data(config, task_of(config)).read_split("test", 0, 40)
     answers = generate(model, rows.prompts)
     assert (answers.responses == rows.responses).mean() == pytest.approx(result["test"]["token_accuracy"])
     assert vocabulary.tokens == tuple("01234")
@@ -154,14 +202,15 @@ def test_a_run_that_died_before_its_result_finishes_without_training(tmp_path: P
     assert second["test"] == first["test"]
 
 
-def test_another_identity_is_refused_naming_the_keys(config_in: Configure) -> None:
+def test_another_identity_is_refused_naming_the_keys(tmp_path: Path, config_in: Configure) -> None:
     train(config_in())
     with pytest.raises(
         Mistake, match=r"learner\.lr \(was 0\.002, now 0\.001\); seed \(was 0, now 1\); choose another out"
     ):
         train(config_in("seed=1", "learner.lr=1e-3"))
     with pytest.raises(Mistake, match=r"data \(was [0-9a-f]{64}, now [0-9a-f]{64}\); task\.seed"):
-        train(config_in("task.seed=1"))
+        train(config_in("task.seed=1", f"data.dir={tmp_path}/unused"))
+    assert not (tmp_path / "unused").exists(), "refused before anything starts"
     with pytest.raises(Mistake, match=r"threads \(was 1, now 2\)"):
         train(config_in("threads=2"))
 
@@ -222,16 +271,15 @@ def test_a_signal_saves_and_stops_and_the_run_goes_on_from_there(
 
 
 def test_steps_are_counted_in_exact_arithmetic(config_in: Configure) -> None:
-    data = open_data(config_in("task.train_rows=100"))
-    assert total_steps(config_in("task.train_rows=100", "epochs=0.29", "batch_size=1", "rollout_size=1"), data) == 29
-    with pytest.raises(Mistake, match="give not one batch"):
-        total_steps(config_in("epochs=0.01"), data)
+    assert total_steps(config_in("epochs=0.29", "batch_size=1", "rollout_size=1"), 100) == 29
+    with pytest.raises(Mistake, match="600 training rows give not one batch of 32"):
+        config_in("epochs=0.01")
 
 
 def test_default_out_is_named_after_the_identity_not_the_time(config_in: Configure) -> None:
     names = []
     for words in ([], ["eval.every=7"], ["seed=1"]):
         config = config_in(*words)
-        names.append(identity.default_out(config, open_data(config)))
+        names.append(identity.default_out(config, task_of(config)))
     assert names[0] == names[1] != names[2]
     assert names[0].startswith("runs/arg-recor-smoke-seed0-")

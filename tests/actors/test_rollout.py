@@ -159,13 +159,16 @@ def test_a_ticket_gives_the_same_bits_every_time_and_other_tickets_others() -> N
     assert not np.array_equal(a.queries, c.queries)
 
 
-@pytest.mark.parametrize(("N", "M", "K", "C"), [(20, 20, 1, 0), (24, 22, 2, 0), (12, 16, 4, 3)])
-def test_a_rollout_costs_about_one_training_forward(N: int, M: int, K: int, C: int) -> None:
+@pytest.mark.parametrize(
+    ("N", "M", "K", "C", "greedy"),
+    [(20, 20, 1, 0, False), (24, 22, 2, 0, True), (12, 16, 4, 3, False), (8, 8, 1, 0, True)],
+)
+def test_a_rollout_costs_about_one_training_forward(N: int, M: int, K: int, C: int, greedy: bool) -> None:
     """Nothing in the cache is computed again: one forward's FLOPs for a rollout and its rewards, not M times that."""
     model = Model(ModelConfig(layers=3, width=48, heads=4), Shape(N, M, 7), C)
     model.initialise(0)
     rows = random_rows(2, N, M, 7)
-    method = RecorConfig(token_queries=K, order_queries=C)
+    method = RecorConfig(token_queries=K, order_queries=C, include_greedy=greedy)
 
     def flops_of(compute: object) -> int:
         # torch counts the parts of attention only where they are separate products.

@@ -14,12 +14,17 @@ from data.custom import read_source
 from data.prepare import open_data
 from data.shards import Dataset
 from data.splits import SPLITS
+from data.tasks import task_of
 from data.vocab import PAD
 from recor_dist.config import Config, CustomConfig, Mistake
 from recor_dist.loop import train
 
 Configure = Callable[..., Config]
 ROWS = [{"prompt": f"{i:03d}"[: 1 + i % 3], "response": f"{i % 7}{i % 5}"[: 1 + i % 2]} for i in range(200)]
+
+
+def opened(config: Config) -> Dataset:
+    return open_data(config, task_of(config))
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -46,7 +51,7 @@ def decoded(data: Dataset) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl"])
 def test_vocabulary_lengths_and_padding_come_from_the_source(name: str, tmp_path: Path, config_in: Configure) -> None:
     source = write(tmp_path / name, ROWS)
-    data = open_data(config_in("task=custom", f"data.source={source}"))
+    data = opened(config_in("task=custom", f"data.source={source}"))
     assert data.vocabulary.tokens == (*"0123456789", PAD)
     assert (data.shape.N, data.shape.M) == (3, 2)
     assert sum(data.rows_of(split) for split in SPLITS) == len(ROWS)
@@ -57,7 +62,7 @@ def test_vocabulary_lengths_and_padding_come_from_the_source(name: str, tmp_path
 
 def test_lists_are_tokens_and_rows_of_one_length_need_no_pad(tmp_path: Path, config_in: Configure) -> None:
     rows = [{"prompt": ["red", i % 40], "response": [f"t{i % 3}"]} for i in range(120)]
-    data = open_data(config_in("task=custom", f"data.source={write(tmp_path / 'rows.jsonl', rows)}"))
+    data = opened(config_in("task=custom", f"data.source={write(tmp_path / 'rows.jsonl', rows)}"))
     assert PAD not in data.vocabulary.tokens
     assert {"red", "39", "t0", "t1", "t2"} <= set(data.vocabulary.tokens)
     assert data.shape.M == 1
@@ -68,7 +73,7 @@ def test_a_folder_gives_its_own_splits(tmp_path: Path, config_in: Configure, cap
     folder.mkdir()
     write(folder / "train.jsonl", ROWS[:150])
     write(folder / "test.parquet", ROWS[140:])
-    data = open_data(config_in("task=custom", f"data.source={folder}"))
+    data = opened(config_in("task=custom", f"data.source={folder}"))
     assert data.rows_of("test") == 60
     assert data.rows_of("train") + data.rows_of("val") == 150, "validation is held out of train"
     assert "prompts of test stand in train as well" in caplog.text
@@ -79,7 +84,7 @@ def test_a_recorded_order_comes_with_its_rows_pads_first(tmp_path: Path, config_
         {"prompt": str(i), "response": "ab" if i % 2 else "abc", "order": [1, 0] if i % 2 else [2, 0, 1]}
         for i in range(100)
     ]
-    data = open_data(config_in("task=custom", f"data.source={write(tmp_path / 'rows.parquet', rows)}"))
+    data = opened(config_in("task=custom", f"data.source={write(tmp_path / 'rows.parquet', rows)}"))
     assert data.manifest.order == "recorded"
     read = data.read_split("train", 0, data.rows_of("train"))
     for response, order in zip(read.responses, read.orders, strict=True):
@@ -88,9 +93,9 @@ def test_a_recorded_order_comes_with_its_rows_pads_first(tmp_path: Path, config_
 
 
 def test_identity_is_the_content_not_the_path(tmp_path: Path, config_in: Configure) -> None:
-    a = open_data(config_in("task=custom", f"data.source={write(tmp_path / 'a.jsonl', ROWS)}"))
-    b = open_data(config_in("task=custom", f"data.source={write(tmp_path / 'b.parquet', ROWS)}"))
-    c = open_data(config_in("task=custom", f"data.source={write(tmp_path / 'c.jsonl', ROWS[:-1])}"))
+    a = opened(config_in("task=custom", f"data.source={write(tmp_path / 'a.jsonl', ROWS)}"))
+    b = opened(config_in("task=custom", f"data.source={write(tmp_path / 'b.parquet', ROWS)}"))
+    c = opened(config_in("task=custom", f"data.source={write(tmp_path / 'c.jsonl', ROWS[:-1])}"))
     assert a.uri == b.uri
     assert a.uri != c.uri
 
@@ -117,7 +122,7 @@ def test_a_bad_row_is_refused_with_its_number(bad: dict, message: str, ending: s
     ("line", "message"),
     [
         ("not json", "row 3 of rows.jsonl is not JSON"),
-        ("", "row 3 of rows.jsonl is not JSON"),
+        ("[" * 100_000, "row 3 of rows.jsonl is not JSON"),
         ("[1]", "row 3 of rows.jsonl is not an object"),
         ('{"prompt": "1"}', "row 3 of rows.jsonl has no `response`; it has prompt"),
         ('{"prompt": 5, "response": "1"}', "prompt in row 3 of rows.jsonl is neither a string nor a list"),
@@ -167,6 +172,25 @@ def test_files_that_cannot_be_a_source_are_refused(tmp_path: Path) -> None:
     )
 
 
+def test_blank_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", ROWS)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], "", "  ", *lines[1:], "", "nonsense"]) + "\n")
+    with pytest.raises(Mistake, match=r"row 204 of rows\.jsonl is not JSON"):
+        read_source(CustomConfig(), str(path))
+    path.write_text("\n".join([lines[0], "", *lines[1:], "", ""]))
+    assert sum(map(len, read_source(CustomConfig(), str(path)).examples.values())) == 200
+
+
+def test_odd_text_is_text_and_bytes_are_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": f"é{i}\ud800", "response": "☃"} for i in range(100)]
+    source = read_source(CustomConfig(), str(write(tmp_path / "rows.jsonl", rows)))
+    assert {"é", "\ud800", "☃"} <= set(source.vocabulary.tokens)
+    path = write(tmp_path / "bytes.parquet", [{"prompt": b"1", "response": b"2"}] * 50)
+    with pytest.raises(Mistake, match=r"prompt in row 1 of bytes\.parquet is neither a string nor a list"):
+        read_source(CustomConfig(), str(path))
+
+
 def test_fixed_lengths_are_kept_and_named_when_too_short(tmp_path: Path) -> None:
     path = str(write(tmp_path / "rows.jsonl", ROWS))
     assert (
@@ -180,7 +204,7 @@ def test_fixed_lengths_are_kept_and_named_when_too_short(tmp_path: Path) -> None
 def test_more_queries_than_slots_are_refused_once_the_slots_are_known(tmp_path: Path, config_in: Configure) -> None:
     source = write(tmp_path / "rows.jsonl", ROWS)
     with pytest.raises(Mistake, match=r"method\.token_queries=3: a response has M=2 slots"):
-        open_data(config_in("task=custom", f"data.source={source}", "method.token_queries=3"))
+        opened(config_in("task=custom", f"data.source={source}", "method.token_queries=3"))
 
 
 def test_a_custom_task_trains(tmp_path: Path, config_in: Configure) -> None:

@@ -1,8 +1,11 @@
 """Shards and manifests: what is damaged is named and refused, and `prepare` rebuilds just that."""
 
+import fcntl
 import json
+import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,10 @@ from recor_dist.config import Config, Mistake
 Configure = Callable[..., Config]
 
 
+def opened(config: Config) -> Dataset:
+    return open_data(config, task_of(config))
+
+
 def everything(data: Dataset) -> list[np.ndarray]:
     return [data.read_split(split, 0, data.rows_of(split)).prompts for split in SPLITS]
 
@@ -34,7 +41,7 @@ def config(config_in: Configure) -> Config:
 
 
 def test_a_data_set_is_as_the_manifest_says(config: Config) -> None:
-    data = open_data(config)
+    data = opened(config)
     assert [entry.rows for entry in data.manifest.splits["train"]] == [250, 250, 100]
     assert (data.rows_of("val"), data.rows_of("test")) == (32, 40)
     assert data.manifest.spec["task"] == {
@@ -49,7 +56,7 @@ def test_a_data_set_is_as_the_manifest_says(config: Config) -> None:
 
 
 def test_taking_rows_follows_the_row_order_across_epochs(config: Config) -> None:
-    data = open_data(config)
+    data = opened(config)
     order = data.row_order(seed=3)
     taken = data.take(order, 590, 20)
     expected = [
@@ -60,13 +67,13 @@ def test_taking_rows_follows_the_row_order_across_epochs(config: Config) -> None
 
 def test_checksums_are_over_rows_not_over_bytes(config: Config) -> None:
     """Another writer, another compression: the same rows are the same shard."""
-    data = open_data(config)
+    data = opened(config)
     file = folder_of(data) / "train-00001.parquet"
     before = file.read_bytes()
     table = pq.read_table(file)
     pq.write_table(table, file, compression="snappy", row_group_size=17)
     assert file.read_bytes() != before
-    assert everything(open_data(config))
+    assert everything(opened(config))
 
 
 def damage_truncate(file: Path) -> None:
@@ -102,12 +109,12 @@ DAMAGES = [damage_truncate, damage_flip, damage_rows, damage_remove, damage_swap
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_bad_shard_is_named_refused_and_rebuilt_alone(config: Config, damage: Callable[[Path], None]) -> None:
-    data = open_data(config)
+    data = opened(config)
     expected = everything(data)
     bad = folder_of(data) / "train-00001.parquet"
     damage(bad)
     with pytest.raises(BadShard, match=r"train-00001\.parquet .*python -m data\.prepare.* rebuilds just that one"):
-        everything(open_data(config))
+        everything(opened(config))
     times = {f.name: f.stat().st_mtime_ns for f in folder_of(data).glob("*.parquet") if f != bad}
     repaired = prepare(config, task_of(config))
     assert {f.name: f.stat().st_mtime_ns for f in folder_of(data).glob("*.parquet") if f != bad} == times
@@ -117,14 +124,14 @@ def test_a_bad_shard_is_named_refused_and_rebuilt_alone(config: Config, damage: 
 
 
 def test_a_shard_from_another_configuration_is_refused(config: Config, config_in: Configure) -> None:
-    data = open_data(config)
-    other = open_data(config_in("task.train_rows=600", "data.shard_rows=250", "task.seed=1"))
+    data = opened(config)
+    other = opened(config_in("task.train_rows=600", "data.shard_rows=250", "task.seed=1"))
     assert other.uri != data.uri
     shutil.copy(folder_of(other) / "test-00000.parquet", folder_of(data) / "test-00000.parquet")
     with pytest.raises(BadShard, match=r"test-00000\.parquet is from another configuration"):
-        everything(open_data(config))
+        everything(opened(config))
     prepare(config, task_of(config))
-    assert everything(open_data(config))
+    assert everything(opened(config))
 
 
 def test_an_interrupted_preparation_goes_on_where_it_stopped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,34 +145,34 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(config: Config, mon
 
     monkeypatch.setattr(preparing, "write_shard", write_two_then_die)
     with pytest.raises(KeyboardInterrupt):
-        open_data(config)
+        opened(config)
     assert written == [("train", 0), ("train", 1)]
     monkeypatch.setattr(preparing, "write_shard", lambda *a: (written.append(a[2:4]), write(*a))[1])
-    data = open_data(config)
+    data = opened(config)
     assert written == [("train", 0), ("train", 1), ("train", 2), ("val", 0), ("test", 0)]
     assert everything(data)
 
 
-@pytest.mark.parametrize("content", [None, "", "{", '{"spec": {}}'])
+@pytest.mark.parametrize("content", [None, "", "{", '{"spec": {}}', '{"splits": []}'])
 def test_a_lost_or_damaged_manifest_is_put_together_again(config: Config, content: str | None) -> None:
-    data = open_data(config)
+    data = opened(config)
     file = folder_of(data) / "manifest.json"
     file.unlink() if content is None else file.write_text(content)
-    assert open_data(config).manifest == data.manifest
+    assert opened(config).manifest == data.manifest
 
 
 def test_a_manifest_of_another_data_set_is_refused(config: Config) -> None:
-    data = open_data(config)
+    data = opened(config)
     file = folder_of(data) / "manifest.json"
     content = json.loads(file.read_text())
     content["spec"]["task"]["seed"] = 9
     file.write_text(json.dumps(content))
     with pytest.raises(Mistake, match="holds another data set than its name says"):
-        open_data(config)
+        opened(config)
 
 
 def test_a_shard_that_comes_out_different_is_not_passed_off_as_the_same(config: Config) -> None:
-    data = open_data(config)
+    data = opened(config)
     file = folder_of(data) / "manifest.json"
     content = json.loads(file.read_text())
     content["splits"]["val"][0]["checksum"] = "0" * 64
@@ -175,23 +182,40 @@ def test_a_shard_that_comes_out_different_is_not_passed_off_as_the_same(config: 
 
 
 def test_the_manifest_survives_json(config: Config) -> None:
-    data = open_data(config)
+    data = opened(config)
     content = json.loads((folder_of(data) / "manifest.json").read_text())
     assert Manifest.from_json(content).checksum == data.manifest.checksum
 
 
 def test_a_task_too_small_for_its_splits_is_refused(config_in: Configure) -> None:
     with pytest.raises(Mistake, match="too few different prompts"):
-        open_data(config_in("task.length=1", "task.modulus=3"))
+        opened(config_in("task.length=1", "task.modulus=3"))
 
 
-def test_two_processes_do_not_prepare_the_same_folder(config: Config) -> None:
-    import fcntl
+def test_a_flipped_bit_anywhere_is_found_out_and_never_a_crash(config: Config) -> None:
+    data = opened(config)
+    file = folder_of(data) / "val-00000.parquet"
+    content, expected = file.read_bytes(), data.read_split("val", 0, 32).prompts
+    found = 0
+    for place in range(0, len(content), 3):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x41
+        file.write_bytes(damaged)
+        try:
+            rows = opened(config).read_split("val", 0, 32)
+        except BadShard:
+            found += 1
+        else:  # a byte that no row depends on
+            assert np.array_equal(rows.prompts, expected)
+    assert found > len(content) / 3 / 2
 
+
+def test_a_second_process_waits_for_the_first_to_prepare(config: Config, caplog: pytest.LogCaptureFixture) -> None:
     folder = Path(preparing._uri(config, task_of(config)))
     os.makedirs(folder)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Mistake, match="another process is preparing data there"):
-            open_data(config)
-    assert everything(open_data(config))
+    first = (folder / ".lock").open("w")
+    fcntl.flock(first, fcntl.LOCK_EX)
+    threading.Timer(0.5, first.close).start()
+    with caplog.at_level(logging.INFO):
+        assert everything(opened(config))
+    assert "waiting: another process is preparing data" in caplog.text
