@@ -34,7 +34,7 @@ def show(result: dict[str, Any], out: str) -> None:
     """The result as a short table, and where everything is."""
     console = Console()
     table = Table(title=f"{result['task']} · {result['method']} · {result['steps']:,} steps", title_justify="left")
-    for column in ("", "rows", "exact match", "token accuracy", "Kendall's tau to the known order"):
+    for column in ("", "rows", "exact match", "token accuracy", "order (Kendall's tau)"):
         table.add_column(column, justify="right" if column else "left")
     for split in ("val", "test"):
         figures = result[split]
