@@ -70,9 +70,11 @@ def open_run(config: Config, task: Task, out: fs.SubTreeFileSystem) -> dict[str,
 def check_data(config: Config, data: Dataset, about: dict[str, Any], out: fs.SubTreeFileSystem) -> None:
     """Rows made by another numpy may differ although their settings do not: the manifest's checksum tells."""
     checksum = data.manifest.checksum
-    if about.setdefault("data", checksum) != checksum:
+    if "data" not in about:
+        about["data"] = checksum
+        write_json(out, FILE, about)
+    if about["data"] != checksum:
         raise Mistake(f"out={config.out}: was begun with other rows than {data.uri} holds; choose another out")
-    write_json(out, FILE, about)
 
 
 def check_machine(config: Config, about: dict[str, Any], out: fs.SubTreeFileSystem) -> None:

@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import reduce
 from operator import add
 from typing import Any
@@ -41,7 +41,7 @@ from recor_dist.identity import check_data, check_machine, default_out, keep_ear
 from recor_dist.journal import Journal
 from recor_dist.messages import EvalSums, Ticket
 from recor_dist.methods import METHODS, build_model
-from recor_dist.progress import TrainingDisplay
+from recor_dist.progress import TrainingDisplay, progress_bar
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,12 @@ class LocalEngine:
         """Scores a split with the newest weights."""
         self.worker.load(self.learner.step, self.learner.versions[self.learner.step])
         tickets = math.ceil(self.data.rows_of(split) / self.config.eval.size)
-        return reduce(add, (self.worker.evaluate(split, index) for index in range(tickets)))
+        sums = []
+        with progress_bar(f"answering {split}", tickets) if split == "test" else nullcontext(lambda _: None) as advance:
+            for index in range(tickets):
+                sums.append(self.worker.evaluate(split, index))
+                advance(1)
+        return reduce(add, sums)
 
     def state(self) -> LearnerState:
         return self.learner.state()
