@@ -43,7 +43,7 @@ def show(result: dict[str, Any], out: str) -> None:
         table.add_row(split, f"{figures['rows']:,}", exact, tokens, tau)
     console.print(table)
     steps = " ".join(f"{step:.1f}" for step in result["test"]["mean_step"])
-    console.print(f"mean step at which each slot was filled: {steps}", highlight=False)
+    print(f"mean step at which each slot was filled: {steps}")
     if not result["reproducible"]:
         console.print("reproducible=false: this run went on across different machines")
     print(f"saved in {out}")
