@@ -150,10 +150,6 @@ class Pool:
         wanted = (self._ticket(self.learned, group) for group in range(self.groups))
         return [ticket for ticket in wanted if ticket not in self.finished]
 
-    def holder(self, ticket: Ticket) -> str | None:
-        """The actor on which a ticket is under way."""
-        return next((a for a, work in self.actors.items() if work and work.ticket == ticket), None)
-
     def idle(self) -> list[str]:
         return [actor for actor, work in self.actors.items() if work is None]
 

@@ -15,10 +15,6 @@ from recor_dist.config import Mistake
 log = logging.getLogger(__name__)
 
 
-def is_remote(uri: str) -> bool:
-    return "://" in uri and not uri.startswith("file://")
-
-
 def join(uri: str, *parts: str) -> str:
     return "/".join([uri.rstrip("/"), *parts])
 
@@ -26,7 +22,7 @@ def join(uri: str, *parts: str) -> str:
 def open_folder(uri: str, *, create: bool = False) -> fs.SubTreeFileSystem:
     """A file system whose root is this folder."""
     try:
-        if is_remote(uri) or uri.startswith("file://"):
+        if "://" in uri:
             filesystem, path = fs.FileSystem.from_uri(uri)
         else:
             filesystem, path = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
