@@ -10,22 +10,27 @@ What it promises, whatever happens in whatever order:
   are under way, which is the backpressure;
 - a ticket is reissued when its actor is lost or its time is up, and only then; the first answer counts, later ones are
   duplicates with the same bits;
+- every evaluation ticket is answered once, and never holds up the step that the learner waits for, unless evaluations
+  have fallen behind by a whole one;
 - as long as there is an actor, something can happen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from recor_dist.messages import Ticket
+from recor_dist.messages import EvalTicket, Ticket
 
 TRIES = 3  # a ticket that raises this often, on different actors where there are any, fails by itself
+DEATHS = 5  # a ticket that is lost with this many actors is what kills them
+
+Work = Ticket | EvalTicket
 
 
 @dataclass(frozen=True)
 class Issue:
     """Have this actor compute this ticket."""
 
-    ticket: Ticket
+    ticket: Work
     actor: str
 
 
@@ -41,15 +46,15 @@ class Drop:
     """This actor is past its deadline: end it. Its ticket will be issued again."""
 
     actor: str
-    ticket: Ticket
+    ticket: Work
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """This ticket raised an exception on so many actors that it is a bug, not an accident."""
+    """This ticket raised an exception on, or took down, so many actors that it is a bug, not an accident."""
 
-    ticket: Ticket
-    error: str
+    ticket: Work
+    errors: tuple[tuple[str, str], ...]  # (actor, what happened) of each try
 
 
 Command = Issue | Learn | Drop | GiveUp
@@ -59,7 +64,7 @@ Command = Issue | Learn | Drop | GiveUp
 class _Work:
     """What is under way on an actor."""
 
-    ticket: Ticket
+    ticket: Work
     deadline: float
 
 
@@ -73,7 +78,9 @@ class Pool:
     learning: bool = False
     actors: dict[str, _Work | None] = field(default_factory=dict)
     finished: set[Ticket] = field(default_factory=set)  # and not yet consumed
-    failures: dict[Ticket, list[tuple[str, str]]] = field(default_factory=dict)  # ticket -> (actor, error) of each try
+    evaluating: dict[EvalTicket, None] = field(default_factory=dict)  # not yet answered, oldest first
+    failures: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, error) of each try
+    deaths: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, cause) of each loss
     reissued: int = 0
 
     # --- what happened -----------------------------------------------------------------------------------------------
@@ -81,28 +88,41 @@ class Pool:
     def joined(self, actor: str) -> None:
         self.actors.setdefault(actor, None)
 
-    def lost(self, actor: str) -> Ticket | None:
+    def lost(self, actor: str, cause: str = "") -> Work | None:
         """An actor is gone; returns the ticket that went with it and will be issued again."""
         work = self.actors.pop(actor, None)
         if work is None or not self._wanted(work.ticket):
             return None
+        self.deaths.setdefault(work.ticket, []).append((actor, cause))
         self.reissued += 1
         return work.ticket
 
-    def completed(self, actor: str, ticket: Ticket) -> bool:
+    def completed(self, actor: str, ticket: Work) -> bool:
         """An actor has finished a ticket. False for a duplicate or a ticket of a step that was already taken."""
         self._idle(actor, ticket)
         new = self._wanted(ticket)
-        if new:
+        if new and isinstance(ticket, Ticket):
             self.finished.add(ticket)
+        elif new:
+            del self.evaluating[ticket]
         return new
 
-    def failed(self, actor: str, ticket: Ticket, error: str) -> None:
+    def failed(self, actor: str, ticket: Work, error: str) -> None:
         """A ticket raised an exception on a living actor."""
         self._idle(actor, ticket)
         if self._wanted(ticket):
             self.failures.setdefault(ticket, []).append((actor, error))
             self.reissued += 1
+
+    def refused(self, actor: str, ticket: Work) -> None:
+        """An actor could not get the weights of a ticket: nobody's fault, to be tried again."""
+        self._idle(actor, ticket)
+        if self._wanted(ticket):
+            self.reissued += 1
+
+    def evaluate(self, tickets: Iterable[EvalTicket]) -> None:
+        """These are to be answered, too, as soon as their weights are published."""
+        self.evaluating |= dict.fromkeys(tickets)
 
     def ticket_lost(self, ticket: Ticket) -> None:
         """A finished ticket went down with the node that held it; the learner could not take its step."""
@@ -114,9 +134,10 @@ class Pool:
     def published(self, version: int) -> None:
         """The learner took step version - 1; its weights can be had."""
         assert self.learning and version == self.learned + 1, f"v_{version} after v_{self.learned}"
-        self.finished = {t for t in self.finished if t.step >= version}
-        self.failures = {t: f for t, f in self.failures.items() if t.step >= version}
         self.learned, self.learning = version, False
+        self.finished = {t for t in self.finished if t.step >= version}
+        self.failures = {t: f for t, f in self.failures.items() if self._wanted(t)}
+        self.deaths = {t: f for t, f in self.deaths.items() if self._wanted(t)}
 
     def rewound(self, version: int) -> None:
         """The learner died and begins another life at v_version. Tickets are pure: what is finished stays good."""
@@ -127,19 +148,23 @@ class Pool:
     def decide(self, now: float) -> list[Command]:
         """Everything that should be done now. Issued tickets are under way from here on."""
         commands: list[Command] = []
-        for ticket, tries in self.failures.items():
-            if len(tries) >= TRIES:
-                return [GiveUp(ticket, tries[0][1])]
         for actor, work in list(self.actors.items()):
             if work and now > work.deadline:
-                self.lost(actor)
+                self.lost(actor, f"no answer in {self.patience:g} s")
                 commands.append(Drop(actor, work.ticket))
-        for ticket in self._open_tickets():
-            actor = self._actor_for(ticket)
-            if actor is None:
-                continue
-            self.actors[actor] = _Work(ticket, now + self.patience)
-            commands.append(Issue(ticket, actor))
+        for tries, limit in ((self.failures, TRIES), (self.deaths, DEATHS)):
+            for ticket, errors in tries.items():
+                if len(errors) >= limit:
+                    return [GiveUp(ticket, tuple(errors))]
+        idle = self.idle()
+        for ticket in self._open_tickets() if idle else ():
+            actor = self._actor_for(ticket, idle)
+            if actor is not None:
+                self.actors[actor] = _Work(ticket, now + self.patience)
+                idle.remove(actor)
+                commands.append(Issue(ticket, actor))
+            if not idle:
+                break
         if not self.learning and self.learned < self.steps and not self.missing():
             self.learning = True
             commands.append(Learn(self.learned))
@@ -147,36 +172,45 @@ class Pool:
 
     def missing(self) -> list[Ticket]:
         """Tickets that the learner's next step still waits for."""
-        wanted = (self._ticket(self.learned, group) for group in range(self.groups))
-        return [ticket for ticket in wanted if ticket not in self.finished]
+        return [ticket for ticket in self.tickets(self.learned) if ticket not in self.finished]
+
+    def tickets(self, step: int) -> list[Ticket]:
+        return [Ticket(step, group, max(0, step - self.lag)) for group in range(self.groups)]
 
     def idle(self) -> list[str]:
         return [actor for actor, work in self.actors.items() if work is None]
 
+    def done(self) -> bool:
+        return self.learned == self.steps and not self.evaluating
+
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _ticket(self, step: int, group: int) -> Ticket:
-        return Ticket(step, group, max(0, step - self.lag))
-
-    def _wanted(self, ticket: Ticket) -> bool:
+    def _wanted(self, ticket: Work) -> bool:
+        if isinstance(ticket, EvalTicket):
+            return ticket in self.evaluating
         return ticket.step >= self.learned and ticket not in self.finished
 
-    def _open_tickets(self) -> Iterator[Ticket]:
-        """Tickets whose weights are published, that are neither finished nor under way, oldest first."""
+    def _open_tickets(self) -> Iterator[Work]:
+        """Tickets whose weights are published, that are neither finished nor under way, the most urgent first."""
         under_way = {work.ticket for work in self.actors.values() if work}
-        for step in range(self.learned, min(self.steps, self.learned + self.lag + 1)):
-            for group in range(self.groups):
-                ticket = self._ticket(step, group)
-                if ticket not in self.finished and ticket not in under_way:
-                    yield ticket
+        evaluations = [ticket for ticket in self.evaluating if ticket.version <= self.learned]
+        steps = range(self.learned, min(self.steps, self.learned + self.lag + 1))
+        urgent: list[Work] = [ticket for step in steps[:1] for ticket in self.tickets(step)]
+        ahead: list[Work] = [ticket for step in steps[1:] for ticket in self.tickets(step)]
+        # An evaluation holds its version's weights: a second one waiting means that they would pile up.
+        behind = len({ticket.version for ticket in evaluations}) > 1
+        for ticket in (evaluations + urgent if behind else urgent + evaluations) + ahead:
+            if self._wanted(ticket) and ticket not in under_way:
+                yield ticket
 
-    def _actor_for(self, ticket: Ticket) -> str | None:
+    def _actor_for(self, ticket: Work, idle: list[str]) -> str | None:
         """An idle actor on which the ticket has not failed; one on which it has only if there is no other at all."""
         tried = {actor for actor, _ in self.failures.get(ticket, [])}
-        suitable = set(self.actors) - tried or set(self.actors)
-        return next((actor for actor in self.idle() if actor in suitable), None)
+        if tried.issuperset(self.actors):
+            tried = set()
+        return next((actor for actor in idle if actor not in tried), None)
 
-    def _idle(self, actor: str, ticket: Ticket) -> None:
+    def _idle(self, actor: str, ticket: Work) -> None:
         work = self.actors.get(actor)
         if work and work.ticket == ticket:
             self.actors[actor] = None

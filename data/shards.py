@@ -10,8 +10,10 @@ description, so that one from another configuration is recognised and a lost man
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +63,12 @@ class Manifest:
         return Manifest(**{**content, "splits": splits})
 
 
+class ShardFolder(Protocol):
+    """What a data set asks of the place where its shards are."""
+
+    def open_input_file(self, name: str) -> pa.NativeFile: ...
+
+
 def shard_name(split: str, index: int) -> str:
     return f"{split}-{index:05d}.parquet"
 
@@ -86,7 +94,7 @@ def write_shard(folder: fs.SubTreeFileSystem, spec: dict, split: str, index: int
     return entry
 
 
-def read_shard(folder: fs.SubTreeFileSystem, spec: dict, split: str, index: int) -> tuple[Rows, ShardEntry]:
+def read_shard(folder: ShardFolder, spec: dict, split: str, index: int) -> tuple[Rows, ShardEntry]:
     """Reads and verifies a shard; BadShard if it is missing, damaged or of another data set."""
     name = shard_name(split, index)
     try:
@@ -125,14 +133,22 @@ def _from_column(table: pa.Table, name: str) -> np.ndarray | None:
 class Dataset:
     """A prepared data set, open for reading. Shards are verified when they are first read."""
 
-    def __init__(self, uri: str, manifest: Manifest, remedy: str) -> None:
-        """`remedy`: the command that rebuilds a bad shard, named when there is one."""
+    def __init__(self, uri: str, manifest: Manifest, remedy: str, folder: ShardFolder | None = None) -> None:
+        """`remedy`: the command that rebuilds a bad shard, named when there is one. `folder`: where `uri` cannot be
+        reached, another way to the same files."""
         self.uri, self.manifest, self.remedy = uri, manifest, remedy
-        self.folder = open_folder(uri)
+        self.folder = folder or open_folder(uri)
         self.vocabulary = Vocabulary(tuple(manifest.vocabulary))
         self.shape = Shape(manifest.N, manifest.M, len(manifest.vocabulary))
         # A batch straddles two shards at most times two epochs; one more is read ahead by the next ticket.
         self._shard = lru_cache(maxsize=4)(self._read)
+
+    def __reduce__(self) -> tuple:
+        """Another process opens the data set anew; it may have another working directory."""
+        return Dataset, (self.uri if "://" in self.uri else os.path.abspath(self.uri), self.manifest, self.remedy)
+
+    def read_from(self, folder: ShardFolder) -> "Dataset":
+        return Dataset(self.uri, self.manifest, self.remedy, folder)
 
     @staticmethod
     def open(uri: str, spec: dict, remedy: str) -> "Dataset | None":

@@ -75,10 +75,10 @@ def recor_loss(method: RecorConfig, model: Model, batch: RecorBatch, moments: Re
     """lm_weight * LM + order_weight * (soft-Q or PPO-like) over the queries of one ticket."""
     device = model.flat.device
     order, queries, answers, valid, rewards, targets = (
-        torch.as_tensor(array, device=device)
+        torch.tensor(array, device=device)
         for array in (batch.order, batch.queries, batch.answers, batch.valid, batch.rewards, batch.targets)
     )
-    prompts, tokens = (torch.as_tensor(array, device=device) for array in (batch.prompts, batch.tokens))
+    prompts, tokens = (torch.tensor(array, device=device) for array in (batch.prompts, batch.tokens))
     streams = model(prompts, tokens, order, queries)
     lm = token_loss(streams.tokens.float(), answers, valid)
     logits = streams.order.float()  # (R, M, M)

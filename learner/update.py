@@ -28,6 +28,13 @@ class LearnerState:
     exp_avg_sq: np.ndarray
 
 
+def initial_state(model: Model, seed: int) -> LearnerState:
+    """Where every run begins: v_0 is a function of the seed."""
+    model.initialise(seed)
+    flat = model.weights()
+    return LearnerState(0, {0: flat}, np.zeros_like(flat), np.zeros_like(flat))
+
+
 def learning_rate(config: LearnerConfig, step: int, steps: int) -> float:
     """Linear warm-up, then a cosine from lr towards 0 at `steps`."""
     if step < config.warmup:

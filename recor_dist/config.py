@@ -145,6 +145,35 @@ class ModelConfig:
 
 
 @dataclass
+class ActorsConfig:
+    """The rollout actors of engine=ray."""
+
+    count: int | str = setting(
+        "auto",
+        "how many; auto takes as many as the cluster has room for, and more when nodes join",
+        at_least=1,
+        choices=("auto",),
+        placement=True,
+    )
+    num_cpus: float | None = setting(None, "CPUs of each; null takes `threads`", at_least=0, placement=True)
+    num_gpus: float | None = setting(
+        None, "GPUs of each, fractions allowed; null takes 1 where device=cuda, else 0", at_least=0, placement=True
+    )
+
+
+@dataclass
+class DeadlineConfig:
+    """How long engine=ray waits before it takes somebody for dead."""
+
+    answer: float = setting(
+        600.0, "seconds for a ticket or a learner step; who takes longer is replaced", above=0, placement=True
+    )
+    join: float = setting(
+        900.0, "seconds for an actor or the learner to find a place and start", above=0, placement=True
+    )
+
+
+@dataclass
 class LearnerConfig:
     lr: float = setting(1e-3, "peak learning rate; a cosine brings it to 0 at the last step", above=0)
     warmup: int = setting(0, "steps of linear warm-up", at_least=0)
@@ -152,6 +181,10 @@ class LearnerConfig:
     beta1: float = setting(0.9, "AdamW's first moment", at_least=0, below=1)
     beta2: float = setting(0.999, "AdamW's second moment", at_least=0, below=1)
     clip: float = setting(1.0, "largest norm of the gradient", above=0)
+    num_cpus: float | None = setting(None, "CPUs under engine=ray; null takes `threads`", at_least=0, placement=True)
+    num_gpus: float | None = setting(
+        None, "GPUs under engine=ray; null takes 1 where device=cuda, else 0", at_least=0, placement=True
+    )
 
 
 @dataclass
@@ -192,7 +225,12 @@ class Config:
         "auto", "auto is bfloat16 autocast on a GPU, else float32", choices=("auto", "float32", "bfloat16")
     )
     threads: int = setting(1, "torch threads of every process; other counts round differently", at_least=1, at_most=256)
-    engine: str = setting("local", "who computes", choices=("local",), placement=True)
+    engine: str = setting(
+        "ray",
+        "who computes: Ray's actors and learner, or this process alone; the result is the same",
+        choices=("ray", "local"),
+        placement=True,
+    )
     out: str | None = setting(
         None, "folder of the run; by default runs/<task>-<method>-<scale>-seed<seed>-<identity>", placement=True
     )
@@ -206,7 +244,9 @@ class Config:
         False, "go on although hardware or torch changed; the run is marked reproducible=false", placement=True
     )
     model: ModelConfig = field(default_factory=ModelConfig)
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    deadline: DeadlineConfig = field(default_factory=DeadlineConfig)
     data: DataConfig = field(default_factory=DataConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -300,10 +340,6 @@ def _check_ranges(config: Any, prefix: str = "") -> None:
             _check_ranges(value, f"{key}.")
             continue
         choices, limits = f.metadata["choices"], f.metadata["limits"]
-        if value is None:
-            continue
-        if choices and value not in choices:
-            raise Mistake(f"{key}={value}: allowed: {', '.join(choices)}{nearest(str(value), choices)}")
         met = {
             "at least": lambda v, limit: v >= limit,
             "at most": lambda v, limit: v <= limit,
@@ -311,9 +347,17 @@ def _check_ranges(config: Any, prefix: str = "") -> None:
             "below": lambda v, limit: v < limit,
         }
         asked = {word: limit for word, limit in limits.items() if limit is not None}
+        ranges = " and ".join(f"{word} {limit}" for word, limit in asked.items())
+        if value is None:
+            continue
+        if isinstance(value, str):
+            if choices and value not in choices:
+                allowed = [*choices, f"a number, {ranges}"] if asked else choices
+                raise Mistake(f"{key}={value}: allowed: {', '.join(allowed)}{nearest(str(value), choices)}")
+            continue
         # `not met` instead of its opposite, so that NaN is refused as well.
         if not all(met[word](value, limit) for word, limit in asked.items()) or value == float("inf"):
-            raise Mistake(f"{key}={value}: must be {' and '.join(f'{w} {x}' for w, x in asked.items()) or 'finite'}")
+            raise Mistake(f"{key}={value}: must be {ranges or 'finite'}")
 
 
 def _check_recor(method: RecorConfig) -> None:

@@ -11,12 +11,13 @@ import torch
 from recor_dist.config import Config, Mistake
 
 
-def resolve_device(config: Config) -> None:
-    """Replaces `auto` in device and precision by what is here, in place."""
-    if config.device == "cuda" and not torch.cuda.is_available():
+def resolve_device(config: Config, found: str | None = None) -> None:
+    """Replaces `auto` in device and precision, in place, by what was found in the cluster or else is here."""
+    found = found or ("cuda" if torch.cuda.is_available() else "cpu")
+    if config.device == "cuda" and found != "cuda":
         raise Mistake("device=cuda: torch sees no GPU here; use device=cpu or device=auto")
     if config.device == "auto":
-        config.device = "cuda" if torch.cuda.is_available() else "cpu"
+        config.device = found
     if config.precision == "auto":
         config.precision = "bfloat16" if config.device == "cuda" else "float32"
 

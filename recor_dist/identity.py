@@ -11,7 +11,6 @@ from pyarrow import fs
 from data.shards import Dataset
 from data.tasks import Task
 from recor_dist.config import Config, Mistake, digest, flatten
-from recor_dist.device import fingerprint
 from recor_dist.files import exists, join, open_folder, read_json, write_json
 
 FILE = "run.json"
@@ -58,7 +57,6 @@ def open_run(config: Config, task: Task, out: fs.SubTreeFileSystem) -> dict[str,
     about = {
         "settings": flatten(config),
         "identity": identity,
-        "machine": fingerprint(config),
         "reproducible": True,
         "shape": {"N": task.N, "M": task.M, "V": len(task.vocabulary.tokens)},
         "vocabulary": list(task.vocabulary.tokens),
@@ -77,17 +75,30 @@ def check_data(config: Config, data: Dataset, about: dict[str, Any], out: fs.Sub
         raise Mistake(f"out={config.out}: was begun with other rows than {data.uri} holds; choose another out")
 
 
-def check_machine(config: Config, about: dict[str, Any], out: fs.SubTreeFileSystem) -> None:
-    """Refuses to go on where other bits would come out, unless the user allows it; then the run says so for good."""
-    differing = _differences(about["machine"], fingerprint(config))
+def check_machine(
+    config: Config, about: dict[str, Any], out: fs.SubTreeFileSystem, machine: dict[str, str | int]
+) -> dict[str, str | int]:
+    """Keeps the fingerprint of whoever computes first, and returns it. Refuses to go on where other bits would come
+    out, unless the user allows it; then the run says so for good."""
+    if "machine" not in about:
+        about["machine"] = machine
+        write_json(out, FILE, about)
+    differing = _differences(about["machine"], machine)
     if not differing:
-        return
+        return about["machine"]
     if not config.allow_mixed:
         raise Mistake(
             f"out={config.out}: was begun on another kind of machine: {differing}; "
             "allow_mixed=true goes on, and marks the run reproducible=false"
         )
     about["reproducible"] = False
+    write_json(out, FILE, about)
+    return about["machine"]
+
+
+def mark(about: dict[str, Any], out: fs.SubTreeFileSystem, status: str) -> None:
+    """Says in run.json how the run stands."""
+    about["status"] = status
     write_json(out, FILE, about)
 
 

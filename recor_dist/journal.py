@@ -1,9 +1,13 @@
-"""metrics.jsonl: one line a record, appended as the run goes; a resumed run cuts off what it is about to repeat."""
+"""metrics.jsonl: a line a step and a line an evaluation, appended as the run goes.
+
+A resumed run cuts off what it is about to repeat. Lines of evaluations may come later than those of the next steps.
+"""
 
 import json
 import math
 import os
 from types import TracebackType
+from typing import Any
 
 from pyarrow import fs
 
@@ -16,7 +20,12 @@ class Journal:
     def __init__(self, out: fs.SubTreeFileSystem, step: int) -> None:
         """Opens the journal of a run that goes on after `step` steps."""
         lines = read_bytes(out, FILE).splitlines(keepends=True) if exists(out, FILE) else []
-        write_atomically(out, FILE, b"".join(line for line in lines if _step(line) <= step))
+        kept = [line for line in lines if _step(line) <= step]
+        write_atomically(out, FILE, b"".join(kept))
+        self.last = step  # steps that are recorded
+        self.evaluated = {
+            record["step"] for record in map(json.loads, kept) if any(key.startswith("eval/") for key in record)
+        }
         # Object stores cannot append: there the lines of this start stay in the log alone.
         local = isinstance(out.base_fs, fs.LocalFileSystem)
         self.file = open(os.path.join(out.base_path, FILE) if local else os.devnull, "ab")  # noqa: SIM115
@@ -27,8 +36,19 @@ class Journal:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.file.close()
 
-    def write(self, step: int, metrics: dict[str, float]) -> None:
-        self.file.write(json.dumps({"step": step, **metrics}).encode() + b"\n")
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """A step that was recorded before the learner was lost gives the same figures again, and is left out."""
+        if step > self.last:
+            self.last = step
+            self._write({"step": step, **metrics})
+
+    def evaluation(self, version: int, split: str, figures: dict[str, Any]) -> None:
+        self.evaluated.add(version)
+        numbers = {f"eval/{split}/{name}": value for name, value in figures.items() if isinstance(value, float)}
+        self._write({"step": version, **numbers})
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self.file.write(json.dumps(record).encode() + b"\n")
         self.file.flush()
 
 

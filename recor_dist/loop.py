@@ -11,37 +11,37 @@
 A ticket is a pure function of (seed, n, group, weights), so it can be computed anywhere, twice, or again after a crash.
 `lag` is fixed, never "whatever was newest". A checkpoint holds v_{n-lag} .. v_n, AdamW's moments and n: resuming is
 loading it and going on.
+
+An engine computes and tells what happened, as events; the loop keeps the record: journal, checkpoints, result.
 """
 
 import logging
-import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import reduce
-from operator import add
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any
 
 from pyarrow import fs
 
-from actors.worker import Worker
 from data.prepare import open_data
 from data.shards import Dataset
 from data.tasks import task_of
-from learner.update import Learner, LearnerState
+from learner.update import LearnerState, initial_state
 from recor_dist import checkpoint
 from recor_dist.config import Config, Mistake, total_steps
-from recor_dist.device import resolve_device, set_up_torch
+from recor_dist.device import fingerprint, resolve_device, set_up_torch
 from recor_dist.evaluate import summarise
+from recor_dist.events import Checkpoint, Stepped, splits_due
 from recor_dist.files import exclusive, open_folder, read_json, write_json
-from recor_dist.identity import check_data, check_machine, default_out, keep_earlier_choices, open_run
+from recor_dist.identity import check_data, check_machine, default_out, keep_earlier_choices, mark, open_run
 from recor_dist.journal import Journal
-from recor_dist.messages import EvalSums, Ticket
-from recor_dist.methods import METHODS, build_model
-from recor_dist.progress import TrainingDisplay, progress_bar
+from recor_dist.local_engine import LocalEngine
+from recor_dist.methods import lay_out
+from recor_dist.progress import TrainingDisplay
 
 log = logging.getLogger(__name__)
 
@@ -54,56 +54,35 @@ class Stopped(Exception):
         self.signal_number, self.step = signal_number, step
 
 
-class LocalEngine:
-    """Worker and learner in this process."""
-
-    def __init__(self, config: Config, data: Dataset, steps: int) -> None:
-        method = METHODS[config.method.name]
-        self.config, self.data = config, data
-        self.learner = Learner(config, build_model(config, data.shape), steps, method.loss, method.statistics)
-        self.worker = Worker(config, data, build_model(config, data.shape), method.prepare, method.generate)
-
-    def step(self) -> dict[str, float]:
-        """Rolls out and learns the next step; returns its metrics."""
-        n = self.learner.step
-        version = max(0, n - self.config.lag)
-        self.worker.load(version, self.learner.versions[version])
-        groups = range(self.config.batch_size // self.config.rollout_size)
-        return self.learner.update([self.worker.roll_out(Ticket(n, group, version)) for group in groups])
-
-    def evaluate(self, split: str) -> EvalSums:
-        """Scores a split with the newest weights."""
-        self.worker.load(self.learner.step, self.learner.versions[self.learner.step])
-        tickets = math.ceil(self.data.rows_of(split) / self.config.eval.size)
-        sums = []
-        with progress_bar(f"answering {split}", tickets) if split == "test" else nullcontext(lambda _: None) as advance:
-            for index in range(tickets):
-                sums.append(self.worker.evaluate(split, index))
-                advance(1)
-        return reduce(add, sums)
-
-    def state(self) -> LearnerState:
-        return self.learner.state()
-
-
 def train(config: Config) -> dict[str, Any]:
     """Trains to the end, from the newest checkpoint if there is one; returns the result, at once if it is finished."""
     keep_earlier_choices(config)
-    resolve_device(config)
-    task = task_of(config)
-    config.out = config.out or default_out(config, task)
-    out = open_folder(config.out)
-    if config.resume == "never" and out.get_file_info(fs.FileSelector("", allow_not_found=True)):
-        raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto to go on there")
-    with exclusive(open_folder(config.out, create=True), "training"):
+    with ExitStack() as stack:
+        if config.engine == "ray":
+            from recor_dist import ray_cluster  # here, so that engine=local does not wait for Ray's import
+
+            stack.enter_context(ray_cluster.session())
+            resolve_device(config, ray_cluster.device_of_cluster() if ray_cluster.connect() else None)
+        else:
+            resolve_device(config)
+        task = task_of(config)
+        config.out = config.out or default_out(config, task)
+        out = open_folder(config.out)
+        if config.resume == "never" and out.get_file_info(fs.FileSelector("", allow_not_found=True)):
+            raise Mistake(
+                f"out={config.out}: exists, and resume=never; choose another out, or resume=auto to go on there"
+            )
+        stack.enter_context(exclusive(open_folder(config.out, create=True), "training"))
         about = open_run(config, task, out)
         if result := _finished(out):
             log.info("this run is finished; its result stands in %s", config.out)
             return result
-        check_machine(config, about, out)
+        if config.engine == "local":
+            check_machine(config, about, out, fingerprint(config))
         data = open_data(config, task)
         check_data(config, data, about, out)
-        return _train(config, data, out, about)
+        with _status(about, out):
+            return _train(config, data, out, about)
 
 
 def _finished(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:
@@ -113,50 +92,98 @@ def _finished(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:
         return None
 
 
+@contextmanager
+def _status(about: dict, out: fs.SubTreeFileSystem) -> Iterator[None]:
+    """Keeps `status` in run.json: running, finished, stopped or failed. A killed run is left as running."""
+    mark(about, out, "running")
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt):
+        mark(about, out, "stopped")
+        raise
+    except BaseException:
+        mark(about, out, "failed")
+        raise
+    mark(about, out, "finished")
+
+
 def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict) -> dict[str, Any]:
     set_up_torch(config)
     steps = total_steps(config, data.rows_of("train"))
-    engine = LocalEngine(config, data, steps)
-    learner = engine.learner
-    state = checkpoint.load_newest(out, learner.model)
-    if state:
-        learner.load_state(state)
-        log.info("resuming at step %d of %d", state.step, steps)
+    model = lay_out(config, data.shape)  # knows the names of the weights; nothing is computed with it
 
-    def save() -> None:
-        checkpoint.save(out, learner.model, engine.state(), about, config.checkpoint.keep)
+    def restore() -> LearnerState:
+        return checkpoint.load_newest(out, model) or initial_state(model, config.seed)
 
     began = time.monotonic()
+    state = restore()
+    if state.step:
+        log.info("resuming at step %d of %d", state.step, steps)
     with ExitStack() as stack:
         stopping = stack.enter_context(_signals())
-        journal = stack.enter_context(Journal(out, learner.step))
-        display = stack.enter_context(TrainingDisplay(learner.step, steps))
-        while learner.step < steps:
-            metrics = engine.step()
-            done = learner.step
-            if config.eval.every and done % config.eval.every == 0 and done < steps:
-                accuracy = summarise(engine.evaluate("val"))
-                display.validated(accuracy["exact_match"])
-                metrics |= {f"eval/val/{k}": v for k, v in accuracy.items() if isinstance(v, float)}
-            journal.write(done, metrics)
-            display.step(done, metrics)
-            stop = bool(stopping)  # read once: the signal may come between the next two lines
-            if done % config.checkpoint.every == 0 or done == steps or stop:
-                save()
-            if stop and done < steps:
-                raise Stopped(stopping[0], done)
+        journal = stack.enter_context(Journal(out, state.step))
+        unevaluated = [
+            version
+            for version in sorted(state.versions)
+            if splits_due(config, version, steps) and (version == steps or version not in journal.evaluated)
+        ]
+        engine = stack.enter_context(
+            closing(
+                _engine(config, data, steps, state, unevaluated, restore, partial(check_machine, config, about, out))
+            )
+        )
+        display = stack.enter_context(TrainingDisplay(state.step, steps))
+        final: dict[str, dict[str, Any]] = {}
+        saved = state
+        del state  # its tensors are the engine's now
+        for event in engine.events(lambda: bool(stopping)):
+            if isinstance(event, Stepped):
+                journal.step(event.step, event.metrics)
+                display.step(event.step, event.metrics)
+            elif isinstance(event, Checkpoint):
+                checkpoint.save(out, model, event.state, about, config.checkpoint.keep)
+                saved = event.state
+            elif event.done < event.total:
+                display.evaluating(event.split, event.done, event.total)
+            else:
+                figures = summarise(event.sums)
+                journal.evaluation(event.version, event.split, figures)
+                display.evaluated(event.split, figures)
+                if event.version == steps:
+                    final[event.split] = figures
+    if stopping and len(final) < 2:
+        raise Stopped(stopping[0], saved.step)
     result = {
         "task": config.task.name,
         "method": config.method.name,
         "steps": steps,
-        "val": summarise(engine.evaluate("val")),
-        "test": summarise(engine.evaluate("test")),
-        "weights_sha256": checkpoint.weights_sha256(learner.model, learner.versions[steps]),
+        **final,
+        "weights_sha256": checkpoint.weights_sha256(model, saved.versions[steps]),
         "reproducible": about["reproducible"],
         "seconds_of_last_start": round(time.monotonic() - began, 1),
     }
     write_json(out, "result.json", result)
     return result
+
+
+def _engine(
+    config: Config,
+    data: Dataset,
+    steps: int,
+    state: LearnerState,
+    unevaluated: list[int],
+    restore: Callable[[], LearnerState],
+    check: Callable[[dict[str, str | int]], dict[str, str | int]],
+) -> Any:
+    """Whoever computes: `events(stopping)` tells what happened, `close()` lets everybody go."""
+    if config.engine == "local":
+        return LocalEngine(config, data, steps, state, unevaluated)
+    from recor_dist import ray_cluster
+    from recor_dist.ray_engine import RayEngine
+
+    if not ray_cluster.connect():
+        ray_cluster.start(config)
+    return RayEngine(config, data, steps, state, unevaluated, restore, check)
 
 
 @contextmanager

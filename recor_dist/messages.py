@@ -31,6 +31,39 @@ class Ticket:
 
 
 @dataclass(frozen=True)
+class EvalTicket:
+    """A unit of evaluation: rows [index * eval.size, (index + 1) * eval.size) of a split, with weights `version`."""
+
+    version: int
+    split: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Hello:
+    """How an actor or the learner introduces itself."""
+
+    node: str  # Ray's id of the machine it runs on
+    host: str
+    pid: int
+    fingerprint: dict[str, str | int]  # what must be the same for the same bits
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the driver learns of a finished ticket or learner step, in place of its tensors."""
+
+    seconds: float  # of computing
+    moved_seconds: float  # of fetching weights or batches first
+    moved_bytes: int
+    metrics: dict[str, float] | None = None  # of a learner step
+    lost: tuple[int, ...] = ()  # of a learner step that could not be taken: the groups whose batches are gone
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows of a data set, as token ids."""
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -55,7 +56,7 @@ class TrainingDisplay:
 
     def __init__(self, start: int, steps: int) -> None:
         self.first, self.steps = start, steps
-        self.began = self.printed = time.monotonic()
+        self.began = self.printed = time.monotonic()  # the first step also pays for everybody's start
         self.accuracy = "-"
         columns = (TextColumn("{task.fields[line]}"), BarColumn(bar_width=20), TextColumn("{task.fields[left]}"))
         self.bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
@@ -70,8 +71,19 @@ class TrainingDisplay:
         if self.bar:
             self.bar.stop()
 
-    def validated(self, accuracy: float) -> None:
-        self.accuracy = f"{accuracy:.3f}"
+    def evaluating(self, split: str, done: int, total: int) -> None:
+        """So many tickets of an evaluation are answered."""
+        if split != "test":
+            return
+        if self.bar:
+            self.bar.update(self.task, line=f"answering {split}: {done}/{total}", left="")
+        elif time.monotonic() - self.printed > SECONDS_BETWEEN_LINES:
+            log.info("answering %s: %d of %d", split, done, total)
+            self.printed = time.monotonic()
+
+    def evaluated(self, split: str, figures: dict[str, Any]) -> None:
+        if split == "val":
+            self.accuracy = f"{figures['exact_match']:.3f}"
 
     def step(self, done: int, metrics: dict[str, float]) -> None:
         """`done` steps are complete; metrics are those of the last one."""

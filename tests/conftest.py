@@ -1,6 +1,7 @@
 """What the tests share: torch set up as in a run, small models, small configurations."""
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,28 @@ from recor_dist.model import Model
 
 @pytest.fixture(autouse=True, scope="session")
 def _torch_as_in_a_run() -> None:
-    set_up_torch(compose(["scale=smoke"]))
+    set_up_torch(compose(["scale=smoke", "engine=local"]))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ray_of_our_own() -> Iterator[None]:
+    """No test finds a cluster of somebody else; Ray has its own home and folder, and nothing leaves this machine."""
+    # Unix sockets have short names, so pytest's own folder is too deep.
+    with (
+        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        Path(folder, "ray_bootstrap_config.yaml").write_text("cluster_name: none\nprovider: {type: local}\n")
+        settings = {"HOME": folder, "RAY_TMPDIR": folder, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "disabled"}
+        fast_node_death = {"initial_delay_ms": 1000, "period_ms": 500, "timeout_ms": 500, "failure_threshold": 3}
+        settings |= {f"RAY_health_check_{key}": str(value) for key, value in fast_node_death.items()}
+        for key, value in {
+            **settings,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }.items():
+            patch.setenv(key, value)
+        yield
 
 
 @pytest.fixture
@@ -24,7 +46,7 @@ def config_in(tmp_path: Path) -> Callable[..., Config]:
     """Composes a configuration whose data and output lie in the test's own folder."""
 
     def make(*words: str) -> Config:
-        return compose(["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
+        return compose(["scale=smoke", "engine=local", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
 
     return make
 

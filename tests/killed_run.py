@@ -46,7 +46,7 @@ def main() -> None:
                 die()
 
         checkpoint.save = save_or_die
-    train(compose(sys.argv[2:]))
+    train(compose(["engine=local", *sys.argv[2:]]))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ def test_a_tiny_arg_is_learned_in_reverse_order(config_in: Callable[..., Config]
 @pytest.mark.slow  # some minutes: the whole demo of `make run`
 @pytest.mark.timeout(2400)
 def test_the_demo_is_solved_in_reverse_order(tmp_path: object) -> None:
-    result = train(compose(["task=arg", "scale=laptop", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out"]))
+    result = train(
+        compose(["task=arg", "scale=laptop", "engine=local", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out"])
+    )
     assert result["test"]["exact_match"] >= 0.95
     assert result["test"]["kendall_tau"] >= 0.9

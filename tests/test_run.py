@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-RUN = [sys.executable, "-m", "recor_dist.run", "scale=smoke"]
+RUN = [sys.executable, "-m", "recor_dist.run", "scale=smoke", "engine=local"]
 
 
 def run(folder: Path, *words: str, module: str = "recor_dist.run") -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", module, "scale=smoke", *words]
+    command = [sys.executable, "-m", module, "scale=smoke", "engine=local", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
@@ -32,8 +32,10 @@ def test_a_run_prints_its_table_where_it_was_saved_and_its_hash(tmp_path: Path) 
     assert re.search(r"step 18/18 .* lm \d.* order \d.* reward \d.* val \d\.\d+ .* left", done.stderr), (
         "plain log lines"
     )
-    steps = [json.loads(line)["step"] for line in (tmp_path / out / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(1, 19))
+    records = [json.loads(line) for line in (tmp_path / out / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records if "loss/lm" in r] == list(range(1, 19))
+    assert [r["step"] for r in records if "eval/val/exact_match" in r][-1] == 18
+    assert [r["step"] for r in records if "eval/test/exact_match" in r] == [18]
 
     again = run(tmp_path)
     assert again.returncode == 0
@@ -57,7 +59,11 @@ def test_a_run_prints_its_table_where_it_was_saved_and_its_hash(tmp_path: Path) 
 def test_scale_auto_says_what_it_took_and_why(tmp_path: Path) -> None:
     words = ["task.train_rows=64", "task.test_rows=8", "task.val_rows=8", "epochs=2"]
     done = subprocess.run(
-        [sys.executable, "-m", "recor_dist.run", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "recor_dist.run", "engine=local", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert "scale=auto takes laptop: no GPU here" in done.stderr

@@ -1,11 +1,12 @@
 """The pool under random completions, deaths, hangs, joins, duplicates, losses and rewinds, without Ray."""
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.pool import TRIES, Drop, GiveUp, Issue, Learn, Pool
-from recor_dist.messages import Ticket
+from actors.pool import DEATHS, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work
+from recor_dist.messages import EvalTicket, Ticket
 
 PATIENCE = 10.0
 
@@ -18,13 +19,15 @@ class World(RuleBasedStateMachine):
         self.pool = Pool(steps, groups, lag, PATIENCE)
         self.now = 0.0
         self.born = 0
-        self.working: dict[str, Ticket] = {}  # what living actors compute
-        self.zombies: list[tuple[str, Ticket]] = []  # dropped actors whose answer may still come
+        self.working: dict[str, Work] = {}  # what living actors compute
+        self.zombies: list[tuple[str, Work]] = []  # dropped actors whose answer may still come
         self.learning: int | None = None
         self.consumed: list[list[Ticket]] = [[]]  # a list for each life of the learner
         self.version = 0  # the newest weights
         self.checkpoint = 0
         self.gave_up = False
+        self.asked: list[EvalTicket] = []
+        self.answered: list[EvalTicket] = []
 
     # --- carrying out what the pool decides --------------------------------------------------------------------------
 
@@ -34,9 +37,12 @@ class World(RuleBasedStateMachine):
             if isinstance(command, Issue):
                 assert command.actor in self.pool.actors
                 assert command.actor not in self.working, "an actor has one ticket at a time"
-                assert command.ticket.version == max(0, command.ticket.step - self.pool.lag)
                 assert command.ticket.version <= self.version, "its weights are published"
-                assert self.version <= command.ticket.step <= self.version + self.pool.lag, "the window is kept"
+                if isinstance(command.ticket, Ticket):
+                    assert command.ticket.version == max(0, command.ticket.step - self.pool.lag)
+                    assert self.version <= command.ticket.step <= self.version + self.pool.lag, "the window is kept"
+                else:
+                    assert command.ticket not in self.answered
                 assert command.ticket not in self.working.values(), "nothing is under way twice"
                 self.working[command.actor] = command.ticket
             elif isinstance(command, Learn):
@@ -48,6 +54,14 @@ class World(RuleBasedStateMachine):
             else:
                 self.gave_up = True
         return commands
+
+    def finish(self, actor: str, ticket: Work) -> None:
+        if self.pool.completed(actor, ticket) and isinstance(ticket, EvalTicket):
+            self.answered.append(ticket)
+
+    def spared(self, actor: str) -> bool:
+        """A ticket that kills everybody is tested apart."""
+        return len(self.pool.deaths.get(self.working.get(actor), [])) < DEATHS - 1
 
     # --- what can happen ---------------------------------------------------------------------------------------------
 
@@ -61,6 +75,8 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data())
     def an_actor_dies(self, data: st.DataObject) -> None:
         actor = data.draw(st.sampled_from(sorted(self.pool.actors)))
+        if not self.spared(actor):
+            return
         ticket = self.working.pop(actor, None)
         assert self.pool.lost(actor) in (ticket, None)
         self.obey()
@@ -69,7 +85,23 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_ticket_is_finished(self, data: st.DataObject) -> None:
         actor = data.draw(st.sampled_from(sorted(self.working)))
-        self.pool.completed(actor, self.working.pop(actor))
+        self.finish(actor, self.working.pop(actor))
+        self.obey()
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data())
+    def the_weights_of_a_ticket_cannot_be_had(self, data: st.DataObject) -> None:
+        actor = data.draw(st.sampled_from(sorted(self.working)))
+        self.pool.refused(actor, self.working.pop(actor))
+        self.obey()
+
+    @rule(tickets=st.integers(1, 3), newest=st.booleans())
+    def an_evaluation_is_asked_for(self, tickets: int, newest: bool) -> None:
+        """Of the newest weights, or of some that a rewound learner will publish again."""
+        version = self.version if newest else min(self.version + 1, self.pool.steps)
+        new = [EvalTicket(version, "val", len(self.asked) + index) for index in range(tickets)]
+        self.asked += new
+        self.pool.evaluate(new)
         self.obey()
 
     @precondition(lambda self: self.working)
@@ -81,9 +113,10 @@ class World(RuleBasedStateMachine):
         if before < TRIES - 1:  # a real bug is tested apart
             self.pool.failed(actor, ticket, "error")
         else:
-            self.pool.completed(actor, ticket)
+            self.finish(actor, ticket)
         self.obey()
 
+    @precondition(lambda self: all(self.spared(actor) for actor in self.working))
     @rule(seconds=st.floats(0.1, 15.0))
     def time_passes(self, seconds: float) -> None:
         """Actors that are at work longer than they may are hung."""
@@ -94,8 +127,7 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_late_answer_comes(self, data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(self.zombies) - 1))
-        actor, ticket = self.zombies.pop(place)
-        self.pool.completed(actor, ticket)
+        self.finish(*self.zombies.pop(place))
         self.obey()
 
     @precondition(lambda self: self.learning is not None)
@@ -148,16 +180,17 @@ class World(RuleBasedStateMachine):
             self.an_actor_joins()
         for _ in range(10_000):
             self.obey()
-            if self.version == self.pool.steps:
+            if self.pool.done():
                 break
             if self.learning is not None:
                 self.the_learner_publishes(saves=True)
             elif self.working:
                 actor = min(self.working)
-                self.pool.completed(actor, self.working.pop(actor))
+                self.finish(actor, self.working.pop(actor))
             else:
                 raise AssertionError("nothing can happen")
         assert self.version == self.pool.steps
+        assert sorted(self.answered, key=str) == sorted(self.asked, key=str), "each evaluation ticket once"
 
 
 World.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
@@ -186,7 +219,54 @@ def test_a_ticket_that_always_raises_is_given_up_after_three_tries_on_different_
         tried.append(actor)
         pool.failed(actor, ticket, f"error {attempt}")
     assert len(set(tried)) == TRIES
-    assert pool.decide(0.0) == [GiveUp(ticket, "error 0")]
+    assert pool.decide(0.0) == [GiveUp(ticket, tuple((actor, f"error {i}") for i, actor in enumerate(tried)))]
+
+
+def test_a_ticket_that_takes_every_actor_down_is_given_up() -> None:
+    pool = Pool(steps=2, groups=1, lag=0, patience=PATIENCE)
+    for number in range(DEATHS):
+        assert not [c for c in pool.decide(0.0) if isinstance(c, GiveUp)]
+        pool.joined(f"a{number}")
+        ((actor, ticket),) = issued(pool).items()
+        assert pool.lost(actor, "out of memory") == ticket
+    assert pool.decide(0.0) == [GiveUp(ticket, tuple((f"a{number}", "out of memory") for number in range(DEATHS)))]
+
+
+def test_actors_that_die_idle_are_held_against_no_ticket() -> None:
+    pool = Pool(steps=2, groups=1, lag=0, patience=PATIENCE)
+    for number in range(2 * DEATHS):
+        pool.joined(f"a{number}")
+    ((worker, _),) = issued(pool).items()
+    for number in range(2 * DEATHS):
+        if f"a{number}" != worker:
+            assert pool.lost(f"a{number}", "node lost") is None
+    assert pool.decide(0.0) == []
+    assert pool.reissued == 0
+
+
+def test_evaluation_never_holds_up_the_step_that_the_learner_waits_for_but_comes_before_running_ahead() -> None:
+    pool = Pool(steps=9, groups=1, lag=1, patience=PATIENCE)
+    for name in "abc":
+        pool.joined(name)
+    pool.evaluate(EvalTicket(0, "val", index) for index in range(2))
+    order = [c.ticket for c in pool.decide(0.0) if isinstance(c, Issue)]
+    assert order == [Ticket(0, 0, 0), EvalTicket(0, "val", 0), EvalTicket(0, "val", 1)]
+
+
+def test_evaluations_that_fall_behind_go_first() -> None:
+    pool = Pool(steps=9, groups=1, lag=0, patience=PATIENCE, learned=4)
+    pool.joined("a")
+    pool.evaluate([EvalTicket(2, "val", 0), EvalTicket(4, "val", 0)])
+    assert issued(pool) == {"a": EvalTicket(2, "val", 0)}
+
+
+@pytest.mark.parametrize("rewound_to", [0, 2])
+def test_an_evaluation_waits_for_weights_that_a_new_learner_has_yet_to_publish(rewound_to: int) -> None:
+    pool = Pool(steps=3, groups=1, lag=0, patience=PATIENCE, learned=3)
+    pool.evaluate([EvalTicket(3, "val", 0)])
+    pool.rewound(rewound_to)
+    pool.joined("a")
+    assert issued(pool) == {"a": Ticket(rewound_to, 0, rewound_to)}
 
 
 def test_a_failed_ticket_waits_for_another_actor_but_not_for_ever() -> None:

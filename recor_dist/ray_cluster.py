@@ -1,0 +1,144 @@
+"""Reaching Ray: a running cluster where there is one, else Ray started on this machine."""
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray._private.services import canonicalize_bootstrap_address
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from recor_dist.config import Config, Mistake
+from recor_dist.messages import Hello
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    """Leaves Ray as it was found: connected where the caller was, else shut down."""
+    before = ray.is_initialized()
+    try:
+        yield
+    finally:
+        if not before:
+            ray.shutdown()
+
+
+def connect() -> bool:
+    """Connects to the cluster that RAY_ADDRESS names or that `ray start` began here; False if there is none."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; unset, every start warns
+    if ray.is_initialized():
+        return True
+    address = canonicalize_bootstrap_address(None)
+    if address is None:
+        return False
+    try:
+        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
+    except ConnectionError:
+        if "RAY_ADDRESS" in os.environ:
+            raise Mistake(
+                f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there; mend it, "
+                "or unset it to start Ray on this machine"
+            ) from None
+        log.warning("the Ray that was started here before (%s) does not answer any more", address)
+        return False
+    log.info("using the Ray cluster at %s", address)
+    return True
+
+
+def start(config: Config) -> None:
+    """Starts Ray on this machine, for this run alone and on loopback, with room for what the run asks for."""
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    count = config.actors.count if isinstance(config.actors.count, int) else 1
+    wanted = learner_resources(config)["num_cpus"] + count * actor_resources(config)["num_cpus"]
+    here = len(os.sched_getaffinity(0))
+    if wanted > here:
+        log.info("%g CPUs are asked for and %d are here: processes share them", wanted, here)
+    log.info("starting Ray on this machine")
+    ray.init(
+        address="local",
+        num_cpus=max(here, int(-(-wanted // 1))),
+        include_dashboard=False,
+        logging_level=logging.WARNING,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+
+
+def actor_resources(config: Config) -> dict[str, float]:
+    return _resources(config, config.actors.num_cpus, config.actors.num_gpus)
+
+
+def learner_resources(config: Config) -> dict[str, float]:
+    return _resources(config, config.learner.num_cpus, config.learner.num_gpus)
+
+
+def _resources(config: Config, cpus: float | None, gpus: float | None) -> dict[str, float]:
+    return {
+        "num_cpus": config.threads if cpus is None else cpus,
+        "num_gpus": float(config.device == "cuda") if gpus is None else gpus,
+    }
+
+
+def device_of_cluster() -> str:
+    """`cuda` where the cluster has GPUs that torch can use. Ray counts what it was told; torch knows."""
+    if not ray.cluster_resources().get("GPU"):
+        return "cpu"
+    return "cuda" if ray.get(ray.remote(num_gpus=1, num_cpus=0)(_sees_cuda).remote(), timeout=120) else "cpu"
+
+
+def _sees_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def room_for_actors(config: Config, learner: Hello | None) -> int:
+    """How many actors the nodes have room for beside the learner, whoever else uses them."""
+    each, taken = actor_resources(config), learner_resources(config)
+    room = 0
+    for node in ray.nodes():
+        if not node["Alive"]:
+            continue
+        with_learner = learner is not None and node["NodeID"] == learner.node
+        fits = [
+            (node["Resources"].get(kind, 0.0) - (taken[key] if with_learner else 0.0)) / each[key]
+            for kind, key in (("CPU", "num_cpus"), ("GPU", "num_gpus"))
+            if each[key]
+        ]
+        room += max(0, int(min(fits) + 1e-9)) if fits else 1
+    return max(1, room)
+
+
+def in_words(resources: dict[str, float]) -> str:
+    """`1 CPU and 0.5 GPU`"""
+    return " and ".join(
+        f"{amount:g} {key.removeprefix('num_').upper()[:-1]}" for key, amount in resources.items() if amount
+    )
+
+
+def cluster_in_words() -> str:
+    """What the cluster has, e.g. `2 nodes with 8 CPU and 1 GPU`"""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    total = {kind: sum(node["Resources"].get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
+    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {total['CPU']:g} CPU and {total['GPU']:g} GPU"
+
+
+def end_process(hello: Hello) -> None:
+    """Makes sure that a process which does not answer is gone: Ray asks it to exit, and a stopped one never hears."""
+    where = NodeAffinitySchedulingStrategy(hello.node, soft=False)
+    ray.remote(num_cpus=0, max_retries=0)(_kill).options(scheduling_strategy=where).remote(hello.pid)
+
+
+def _kill(pid: int) -> None:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if b"ray::" not in file.read():  # it is gone already, and another process has its number
+                return
+        os.kill(pid, signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        pass

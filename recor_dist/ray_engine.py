@@ -1,0 +1,494 @@
+"""Actors and a learner on Ray: the loop's clock, kept by whatever machines are there.
+
+        ┌────────────────────────────── driver ──────────────────────────────┐
+        │  Pool.decide ──► Issue, Learn, Drop        receipts ──► Pool, Meter │
+        └──────┬──────────────────┬──────────────────────▲───────────────────┘
+       tickets │    batches of a  │ step, as references  │ small numbers
+               ▼                  ▼                      │
+        RolloutActor ──────► LearnerActor ───────────────┤
+               ▲   batches, through the object store     │
+               └──────────── v_n, a reference ◄──────────┘
+
+Consumes tickets that the pool decides on, produces Stepped, Evaluated and Checkpoint, and waits in one place (`_wait`),
+for answers. Weights and batches are references here; the driver fetches tensors only to write a checkpoint.
+
+Whoever dies or hangs is replaced. An actor's ticket is issued again; a lost learner goes on from the last checkpoint.
+Nothing of that shows in the result: a ticket is a pure function of its name and its weights.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as with_changes
+from functools import partial
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
+
+from actors.actor import RolloutActor, StoredShards, WeightsLost, introduce
+from actors.pool import DEATHS, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work
+from data.shards import Dataset
+from learner.learner import LearnerActor
+from learner.update import LearnerState
+from recor_dist.config import Config, Mistake
+from recor_dist.device import fingerprint
+from recor_dist.events import Checkpoint, Evaluated, Event, Stepped, checkpoint_due, splits_due
+from recor_dist.messages import EvalSums, EvalTicket, Hello, Receipt, Ticket
+from recor_dist.meter import Meter
+from recor_dist.methods import make_learner, make_worker
+from recor_dist.ray_cluster import (
+    actor_resources,
+    cluster_in_words,
+    end_process,
+    in_words,
+    learner_resources,
+    room_for_actors,
+)
+
+log = logging.getLogger(__name__)
+LEARNER = "learner"
+TICK = 0.5  # seconds between looks at the clock while no answer comes
+ROUND = 2.0  # seconds between looks at the cluster
+PATIENCE_WITH_PLACEMENT = 20.0  # seconds until actors without a place are spoken of
+LAST_WORDS = 2.0  # seconds for the last state when the run is stopped: `ray job stop` leaves three
+
+
+class RunFailed(RuntimeError):
+    """A ticket or a process fails whoever computes it; the text holds the original traceback."""
+
+
+@dataclass
+class Member:
+    """An actor or the learner."""
+
+    name: str
+    handle: ActorHandle
+    born: float
+    hello: Hello | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.hello})" if self.hello else f"{self.name} (still starting)"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a pending reference will answer."""
+
+    kind: str  # hello, begin, watch, work, update
+    member: str
+    work: Work | None = None
+    others: tuple[ray.ObjectRef, ...] = ()  # the tensors that come with the answer
+    issued: float = 0.0
+
+
+class RayEngine:
+    def __init__(
+        self,
+        config: Config,
+        data: Dataset,
+        steps: int,
+        state: LearnerState,
+        unevaluated: Sequence[int],
+        restore: Callable[[], LearnerState],
+        check_machine: Callable[[dict[str, str | int]], dict[str, str | int]],
+    ) -> None:
+        """`restore` gives the last checkpoint; `check_machine` refuses or records the learner's fingerprint and returns
+        the one that actors must have."""
+        self.config, self.data, self.steps = config, data, steps
+        self.restore, self.check_machine = restore, check_machine
+        groups = config.batch_size // config.rollout_size
+        self.pool = Pool(steps, groups, config.lag, config.deadline.answer, learned=state.step)
+        self.members: dict[str, Member] = {}
+        self.pending: dict[ray.ObjectRef, Call] = {}
+        self.batches: dict[Ticket, ray.ObjectRef] = {}
+        self.weights: dict[int, ray.ObjectRef] = {}  # published versions that somebody may still name
+        self.scores: dict[tuple[int, str], tuple[int, EvalSums | None]] = {}  # answered tickets of an evaluation
+        self.evaluated: set[int] = set()  # versions whose evaluation was asked for
+        self.machine: dict[str, str | int] | None = None  # the fingerprint all must share
+        self.waiting_room: list[str] = []  # actors that came before the learner
+        self.turned_away: set[str] = set()
+        self.shards: StoredShards | None = None
+        self.node = ray.get_runtime_context().get_node_id()
+        self.happened: list[Event] = []
+        self.hired = 0
+        self.failed_starts = 0
+        self.hire_again_at = 0.0
+        self.next_round = 0.0
+        self.spoken_of: set[str] = set()  # members whose missing place was told
+        self.alone_since = time.monotonic()
+        self.learner_deadline = math.inf
+        self.learner_losses = 0
+        self.furthest = state.step
+        self.meter = Meter(config.batch_size, config.lag, time.monotonic())
+        self._begin_life(state)
+        for version in unevaluated:
+            self._evaluate(version)
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def events(self, stopping: Callable[[], bool]) -> Iterator[Event]:
+        """Runs to the end, or until it is told to stop; then the last event is a checkpoint, if one could be had."""
+        while True:
+            self._look_around(time.monotonic())
+            for command in self.pool.decide(time.monotonic()):
+                self._carry_out(command)
+            # Told only now, so that everybody has work while the loop writes a checkpoint.
+            happened, self.happened = self.happened, []
+            yield from happened
+            if self.pool.done():
+                log.info("%s", self.meter.advice())
+                return
+            if stopping():
+                yield from self._last_words() if self.pool.learned < self.steps else ()
+                return
+            self._wait()
+
+    def close(self) -> None:
+        for member in self.members.values():
+            ray.kill(member.handle)
+        self.members.clear()
+
+    def _wait(self) -> None:
+        """Waits for the next answer, but not longer than a tick, and takes all that are there."""
+        calls = list(self.pending)
+        ready, rest = ray.wait(calls, timeout=TICK, fetch_local=False)
+        if ready and rest:
+            ready += ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
+        now = time.monotonic()
+        self.meter.passed(now, present=len(self.pool.actors), idle=len(self.pool.idle()), learning=self.pool.learning)
+        for ref in ready:
+            if call := self.pending.pop(ref, None):  # gone if its member was lost a moment ago
+                self._take(ref, call, now)
+
+    def _take(self, ref: ray.ObjectRef, call: Call, now: float) -> None:
+        """One answer, or the news that there will be none."""
+        try:
+            answer = ray.get(ref)
+        except RayTaskError as error:
+            self._raised(call, error)
+            return
+        except RayError as error:
+            self._lost(call.member, _cause(error))
+            return
+        if call.kind == "work":
+            self._worked(call, answer)
+        elif call.kind == "update":
+            self._learned(call, answer, now)
+        elif call.kind == "hello":
+            self._greet(call.member, answer, now)
+        elif call.kind == "begin" and call.member != LEARNER:
+            self.failed_starts = 0
+            self.pool.joined(call.member)
+            log.info("%s joined; %d at work", self.members[call.member], len(self.pool.actors))
+
+    def _carry_out(self, command: Issue | Learn | Drop | GiveUp) -> None:
+        if isinstance(command, Issue):
+            handle, ticket = self.members[command.actor].handle, command.ticket
+            method = handle.roll_out if isinstance(ticket, Ticket) else handle.evaluate
+            receipt, answer = method.options(num_returns=2).remote(ticket, [self.weights[ticket.version]])
+            self.pending[receipt] = Call("work", command.actor, ticket, (answer,))
+        elif isinstance(command, Learn):
+            self._learn(command.step)
+        elif isinstance(command, Drop):
+            self._lost(command.actor, f"no answer in {self.config.deadline.answer:g} s", command.ticket)
+        else:
+            tries = "; ".join(f"{actor}: {error.strip().splitlines()[-1]}" for actor, error in command.errors)
+            raise RunFailed(
+                f"{command.ticket} failed on {len(command.errors)} actors ({tries}). The first time:\n"
+                f"{command.errors[0][1]}"
+            )
+
+    # --- actors ------------------------------------------------------------------------------------------------------
+
+    def hire_actor(self) -> ActorHandle:
+        actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"watch": 1})(RolloutActor)
+        make = partial(make_worker, self.config)
+        return actor.options(**actor_resources(self.config)).remote(partial(fingerprint, self.config), make)
+
+    def _hire(self, name: str, handle: ActorHandle, now: float) -> None:
+        self.members[name] = Member(name, handle, now)
+        self.pending[handle.hello.remote()] = Call("hello", name)
+        self.pending[handle.watch.remote()] = Call("watch", name)
+
+    def _greet(self, name: str, hello: Hello, now: float) -> None:
+        """Somebody has found a place and introduces itself."""
+        self.members[name].hello = hello
+        if name == LEARNER:
+            self.machine = self.check_machine(hello.fingerprint)
+            self.learner_deadline = now + self.config.deadline.answer
+            log.info("%s is there", self.members[name])
+            waiting, self.waiting_room = self.waiting_room, []
+            for actor in waiting:
+                if actor in self.members:
+                    self._admit(actor)
+        elif self.machine is None:
+            self.waiting_room.append(name)
+        else:
+            self._admit(name)
+
+    def _admit(self, name: str) -> None:
+        """Lets an actor open the data. One of another kind of machine keeps its place and gets no ticket: sent away, it
+        would only be replaced by another one there."""
+        member = self.members[name]
+        assert member.hello is not None and self.machine is not None
+        theirs = member.hello.fingerprint
+        differing = ", ".join(
+            f"{key} {theirs.get(key)} instead of {value}"
+            for key, value in self.machine.items()
+            if theirs.get(key) != value
+        )
+        if differing and not self.config.allow_mixed:
+            self.turned_away.add(name)
+            log.warning(
+                "%s is turned away, it would compute other bits: %s (allow_mixed=true takes it)", member, differing
+            )
+            return
+        if differing:
+            self.check_machine(theirs)
+        if member.hello.node != self.node and "://" not in self.data.uri and self.shards is None:
+            log.info("putting the shards into the object store for nodes that cannot reach %s", self.data.uri)
+            self.shards = StoredShards.put(self.data)
+        out_of_reach = member.hello.node != self.node and "://" not in self.data.uri
+        self.pending[member.handle.begin.remote(self.data, self.shards if out_of_reach else None)] = Call("begin", name)
+
+    def _worked(self, call: Call, receipt: Receipt) -> None:
+        self.meter.answered(receipt)
+        if not self.pool.completed(call.member, call.work):
+            return
+        if isinstance(call.work, Ticket):
+            self.batches[call.work] = call.others[0]
+            return
+        version, split = call.work.version, call.work.split
+        try:
+            sums = ray.get(call.others[0])
+        except RayError:  # small sums come with the receipt; large ones can go down with their node
+            self.pool.evaluate([call.work])
+            return
+        done, before = self.scores.get((version, split), (0, None))
+        done, sums = done + 1, sums if before is None else before + sums
+        self.scores[version, split] = done, sums
+        total = len(self._eval_tickets(version, split))
+        if done == total:
+            del self.scores[version, split]
+        self.happened.append(Evaluated(version, split, sums, done, total))
+        self._release()
+
+    def _raised(self, call: Call, error: RayTaskError) -> None:
+        """An exception in code of ours, on a member that lives."""
+        if isinstance(error.cause, Mistake):
+            raise error.cause from None
+        if isinstance(error.cause, WeightsLost):
+            self.pool.refused(call.member, call.work)
+            log.warning("%s could not get %s; %s is issued again", self.members[call.member], error.cause, call.work)
+        elif call.kind == "work":
+            self.pool.failed(call.member, call.work, str(error))
+            log.warning(
+                "%s failed on %s and is issued again: %s", call.work, self.members[call.member], _last_line(error)
+            )
+        else:
+            raise RunFailed(f"{self.members[call.member]} failed:\n{error}")
+
+    def _lost(self, name: str, cause: str, dropped: Work | None = None) -> None:
+        """A member is dead, or taken for dead."""
+        member = self.members.pop(name, None)
+        if member is None:
+            return
+        self.pending = {ref: call for ref, call in self.pending.items() if call.member != name}
+        self.next_round = 0.0
+        ray.kill(member.handle)
+        if member.hello:
+            end_process(member.hello)
+        self.turned_away.discard(name)
+        if name == LEARNER:
+            self._learner_lost(member, cause)
+            return
+        present = name in self.pool.actors
+        ticket = self.pool.lost(name, cause) or dropped
+        log.warning("%s was lost: %s; %s", member, cause, f"{ticket} is issued again" if ticket else "it had no ticket")
+        if not present and dropped is None:
+            self._failed_start(cause)
+
+    def _failed_start(self, cause: str) -> None:
+        """An actor was lost before its first ticket: hires less and less often, and a bug ends the run."""
+        self.failed_starts += 1
+        if "creation task" in cause and self.failed_starts >= TRIES and not self.pool.actors:
+            raise RunFailed(f"actors cannot start:\n{cause}")
+        self.hire_again_at = time.monotonic() + min(30.0, 2.0**self.failed_starts / 2)
+
+    def _look_around(self, now: float) -> None:
+        """Every other second: hires where there is room, and says who is missing."""
+        if now < self.next_round:
+            return
+        self.next_round = now + ROUND
+        if now > self.learner_deadline:
+            self._miss_the_learner()
+        actors = [member for name, member in self.members.items() if name != LEARNER]
+        learner = self.members[LEARNER]
+        count = self.config.actors.count
+        wanted = count if isinstance(count, int) else room_for_actors(self.config, learner.hello)
+        if now >= self.hire_again_at:
+            for _ in range(wanted - len(actors)):
+                self.hired += 1
+                self._hire(f"actor {self.hired}", self.hire_actor(), now)
+        homeless = [member for member in actors if member.hello is None]
+        for member in homeless:
+            if now - member.born > self.config.deadline.join:
+                self._lost(member.name, f"no place in {self.config.deadline.join:g} s")
+        new = {m.name for m in homeless if now - m.born > PATIENCE_WITH_PLACEMENT} - self.spoken_of
+        if new:
+            self.spoken_of |= new
+            log.warning(
+                "%d of %d actors have no place yet: each wants %s, and there are %s; going on with %d",
+                len(homeless),
+                len(actors),
+                in_words(actor_resources(self.config)),
+                cluster_in_words(),
+                len(self.pool.actors),
+            )
+        if self.pool.actors:
+            self.alone_since = now
+        elif now - self.alone_since > self.config.deadline.join:
+            raise Mistake(
+                f"deadline.join={self.config.deadline.join:g}: no actor could be had in that time: each wants "
+                f"{in_words(actor_resources(self.config))}, and there are {cluster_in_words()}, "
+                f"{len(self.turned_away)} actors being of another kind than the learner; add nodes, or ask for less"
+            )
+
+    # --- the learner -------------------------------------------------------------------------------------------------
+
+    def hire_learner(self) -> ActorHandle:
+        actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"watch": 1})(LearnerActor)
+        make = partial(make_learner, self.config, self.data.shape, self.steps)
+        return actor.options(**learner_resources(self.config)).remote(partial(_introduce, self.config), make)
+
+    def _begin_life(self, state: LearnerState) -> None:
+        """A learner that goes on from this state, and the weights that tickets may name from there on."""
+        now = time.monotonic()
+        self.weights = {version: ray.put(flat) for version, flat in state.versions.items()}
+        handle = self.hire_learner()
+        self._hire(LEARNER, handle, now)
+        self.pending[handle.begin.remote(state)] = Call("begin", LEARNER)
+        self.learner_deadline = now + self.config.deadline.join
+
+    def _learn(self, step: int) -> None:
+        now = time.monotonic()
+        batches = [self.batches[ticket] for ticket in self.pool.tickets(step)]
+        with_state = checkpoint_due(self.config, step + 1, self.steps)
+        handle = self.members[LEARNER].handle
+        receipt, *others = handle.update.options(num_returns=3).remote(batches, with_state=with_state)
+        self.pending[receipt] = Call("update", LEARNER, None, tuple(others), now)
+        self.learner_deadline = max(self.learner_deadline, now + self.config.deadline.answer)
+
+    def _learned(self, call: Call, receipt: Receipt, now: float) -> None:
+        """The learner has taken its step, or found that a finished ticket is gone."""
+        step = self.pool.learned
+        tickets = self.pool.tickets(step)
+        self.learner_deadline = math.inf
+        if receipt.lost:
+            for group in receipt.lost:
+                log.warning("the batch of %s was lost with its node; it is issued again", tickets[group])
+                self.pool.ticket_lost(tickets[group])
+                del self.batches[tickets[group]]
+            return
+        state = None
+        if checkpoint_due(self.config, step + 1, self.steps):
+            try:
+                state = self._with_unevaluated(ray.get(call.others[1]))
+            except RayError as error:
+                self._lost(LEARNER, _cause(error))
+                return
+        metrics = self.meter.learned(
+            receipt, now - call.issued, present=len(self.pool.actors), reissued=self.pool.reissued
+        )
+        for ticket in tickets:
+            del self.batches[ticket]
+        self.weights[step + 1] = call.others[0]
+        self.pool.published(step + 1)
+        if step + 1 > self.furthest:
+            self.furthest, self.learner_losses = step + 1, 0
+        self._evaluate(step + 1)
+        self._release()
+        self.happened.append(Stepped(step + 1, {**receipt.metrics, **metrics}))
+        if state:
+            self.happened.append(Checkpoint(state))
+
+    def _learner_lost(self, member: Member, cause: str) -> None:
+        self.learner_losses += 1
+        if self.learner_losses >= DEATHS:
+            raise RunFailed(
+                f"the learner was lost {DEATHS} times before step {self.furthest + 1}; the last time: {cause}"
+            )
+        state = self.restore()
+        log.warning(
+            "%s was lost at step %d: %s; a new one goes on from step %d", member, self.pool.learned, cause, state.step
+        )
+        self.pool.rewound(state.step)
+        self._begin_life(state)
+
+    def _miss_the_learner(self) -> None:
+        member = self.members[LEARNER]
+        if member.hello is None:
+            raise Mistake(
+                f"deadline.join={self.config.deadline.join:g}: the learner found no place in that time: it wants "
+                f"{in_words(learner_resources(self.config))}, and there are {cluster_in_words()}; "
+                "add a node or ask for less"
+            )
+        self._lost(LEARNER, f"no answer in {self.config.deadline.answer:g} s")
+
+    def _last_words(self) -> Iterator[Event]:
+        """The state to go on from when the run is stopped now: after the step under way, if it ends soon."""
+        try:
+            state = ray.get(self.members[LEARNER].handle.state.remote(), timeout=LAST_WORDS)
+        except (RayError, GetTimeoutError) as error:
+            log.warning("the learner gave no state in %g s (%s): the last checkpoint stands", LAST_WORDS, _cause(error))
+            return
+        for ref, call in list(self.pending.items()):
+            if call.kind == "update":  # it was before the state in the learner's queue
+                del self.pending[ref]
+                self._take(ref, call, time.monotonic())
+        told, self.happened = self.happened, []
+        yield from (event for event in told if not isinstance(event, Checkpoint))
+        yield Checkpoint(self._with_unevaluated(state))
+
+    # --- versions and evaluations ------------------------------------------------------------------------------------
+
+    def _eval_tickets(self, version: int, split: str) -> list[EvalTicket]:
+        count = math.ceil(self.data.rows_of(split) / self.config.eval.size)
+        return [EvalTicket(version, split, index) for index in range(count)]
+
+    def _evaluate(self, version: int) -> None:
+        if version in self.evaluated:  # before the learner was lost
+            return
+        self.evaluated.add(version)
+        for split in splits_due(self.config, version, self.steps):
+            self.pool.evaluate(self._eval_tickets(version, split))
+
+    def _release(self) -> None:
+        """Lets go of versions that no ticket can name any more."""
+        named = {ticket.version for ticket in self.pool.evaluating}
+        oldest = max(0, self.pool.learned - self.config.lag)
+        self.weights = {v: ref for v, ref in self.weights.items() if v >= oldest or v in named}
+
+    def _with_unevaluated(self, state: LearnerState) -> LearnerState:
+        """Whoever goes on from this state can also evaluate what was still to be evaluated."""
+        named = {t.version for t in self.pool.evaluating} - set(state.versions)
+        return with_changes(state, versions=state.versions | {v: ray.get(self.weights[v]) for v in sorted(named)})
+
+
+def _introduce(config: Config) -> Hello:
+    return introduce(fingerprint(config))
+
+
+def _cause(error: Exception) -> str:
+    """What Ray says of a loss; the whole traceback where an actor could not even be made."""
+    text = str(error)
+    if isinstance(error, ActorDiedError) and "creation task" in text:
+        return text
+    return " ".join(text.split("\n")[0].split()) or type(error).__name__
+
+
+def _last_line(error: RayTaskError) -> str:
+    return str(error).strip().splitlines()[-1]

@@ -1,0 +1,104 @@
+"""One result, whatever the machines do: Ray with any number of actors ends in the weights of one process."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+import actors
+import data
+import learner
+import recor_dist
+from recor_dist.config import Config
+from recor_dist.loop import train
+from tests.cluster.conftest import records
+
+Configure = Callable[..., Config]
+WORDS = ["eval.every=5", "checkpoint.every=7"]
+
+
+@pytest.fixture(scope="module")
+def one_ray() -> Iterator[None]:
+    """Ray on this machine, with pretended CPUs enough for four actors."""
+    ray.init(
+        address="local",
+        num_cpus=5,
+        num_gpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=200_000_000,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("lag", [0, 2])
+def test_ray_with_1_2_and_4_actors_gives_the_weights_of_one_process(
+    lag: int, tmp_path: Path, config_in: Configure
+) -> None:
+    local = train(config_in(f"lag={lag}", f"out={tmp_path}/local", *WORDS))
+    for count in (1, 2, 4):
+        out = tmp_path / f"ray{count}"
+        result = train(config_in(f"lag={lag}", f"out={out}", "engine=ray", f"actors.count={count}", *WORDS))
+        assert result["weights_sha256"] == local["weights_sha256"]
+        assert (result["val"], result["test"]) == (local["val"], local["test"])
+        ours, theirs = ({_key(r): _result(r) for r in records(folder)} for folder in (out, tmp_path / "local"))
+        assert ours == theirs, "the same figures of every step and every validation"
+        assert len(records(out)) == len(theirs), "each once"
+
+
+def _key(record: dict) -> tuple:
+    return record["step"], *(key for key in record if key.startswith("eval/"))
+
+
+def _result(record: dict) -> dict:
+    """What decides nothing is left out: where the time went."""
+    return {key: value for key, value in record.items() if not key.startswith("engine/")}
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_pretended_gpus_are_scheduled_by_fraction_and_the_learner_takes_a_whole_one(
+    tmp_path: Path, config_in: Configure
+) -> None:
+    local = train(config_in(f"out={tmp_path}/local"))
+    words = ["engine=ray", "actors.count=auto", "actors.num_cpus=0", "actors.num_gpus=0.5", "learner.num_gpus=1"]
+    result = train(config_in(*words))
+    assert result["weights_sha256"] == local["weights_sha256"]
+    assert max(r["engine/actors_alive"] for r in records(tmp_path / "out") if "loss/lm" in r) == 2
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_every_step_says_where_its_time_went(tmp_path: Path, config_in: Configure) -> None:
+    train(config_in("engine=ray", "actors.count=2", "lag=1"))
+    steps = [record for record in records(tmp_path / "out") if "loss/lm" in record]
+    assert len(steps) == 18
+    weights = 4 * 16  # bytes of at least one aligned block
+    for record in steps:
+        assert 0 <= record["engine/learner_starved"] <= 1
+        assert 0 <= record["engine/actors_idle"] <= 1
+        assert record["engine/examples_per_second"] > 0
+        assert record["engine/publish_seconds"] > 0
+        assert record["engine/bytes_moved"] > weights
+        assert record["engine/lag"] == 1
+        assert record["engine/tickets_reissued"] == 0
+    assert all(record["engine/pull_seconds"] > 0 for record in steps[3:8])
+    assert steps[-1]["engine/actors_alive"] == 2
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_inside_a_ray_worker_the_packages_are_this_projects() -> None:
+    @ray.remote
+    def places() -> list[str]:
+        import actors
+        import data
+        import learner
+        import recor_dist
+
+        return [package.__file__ for package in (actors, data, learner, recor_dist)]
+
+    here = [package.__file__ for package in (actors, data, learner, recor_dist)]
+    assert ray.get(places.remote(), timeout=60) == here
