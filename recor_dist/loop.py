@@ -98,7 +98,7 @@ def _status(about: dict, out: fs.SubTreeFileSystem) -> Iterator[None]:
     mark(about, out, "running")
     try:
         yield
-    except (Stopped, KeyboardInterrupt):
+    except (Stopped, KeyboardInterrupt, SystemExit):
         mark(about, out, "stopped")
         raise
     except BaseException:
@@ -120,7 +120,6 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
     if state.step:
         log.info("resuming at step %d of %d", state.step, steps)
     with ExitStack() as stack:
-        stopping = stack.enter_context(_signals())
         journal = stack.enter_context(Journal(out, state.step))
         unevaluated = [
             version
@@ -132,6 +131,7 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
                 _engine(config, data, steps, state, unevaluated, restore, partial(check_machine, config, about, out))
             )
         )
+        stopping = stack.enter_context(_signals())  # after Ray has started: it sets handlers, too
         display = stack.enter_context(TrainingDisplay(state.step, steps))
         final: dict[str, dict[str, Any]] = {}
         saved = state

@@ -98,20 +98,20 @@ def _sees_cuda() -> bool:
 
 
 def room_for_actors(config: Config, learner: Hello | None) -> int:
-    """How many actors the nodes have room for beside the learner, whoever else uses them."""
+    """How many actors the nodes have room for beside the learner; until it has a place, wherever that may be."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
     each, taken = actor_resources(config), learner_resources(config)
-    room = 0
-    for node in ray.nodes():
-        if not node["Alive"]:
-            continue
-        with_learner = learner is not None and node["NodeID"] == learner.node
+
+    def fit(node: dict, with_learner: bool) -> int:
         fits = [
             (node["Resources"].get(kind, 0.0) - (taken[key] if with_learner else 0.0)) / each[key]
             for kind, key in (("CPU", "num_cpus"), ("GPU", "num_gpus"))
             if each[key]
         ]
-        room += max(0, int(min(fits) + 1e-9)) if fits else 1
-    return max(1, room)
+        return max(0, int(min(fits) + 1e-9)) if fits else 1
+
+    homes = [learner.node] if learner else [node["NodeID"] for node in nodes]
+    return max(1, min((sum(fit(node, node["NodeID"] == home) for node in nodes) for home in homes), default=1))
 
 
 def in_words(resources: dict[str, float]) -> str:

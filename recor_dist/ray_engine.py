@@ -55,6 +55,10 @@ ROUND = 2.0  # seconds between looks at the cluster
 PATIENCE_WITH_PLACEMENT = 20.0  # seconds until actors without a place are spoken of
 LAST_WORDS = 2.0  # seconds for the last state when the run is stopped: `ray job stop` leaves three
 
+# Whoever dies is replaced by the engine, which knows what was lost; Ray would restart it with its state gone.
+_OPTIONS = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"watch": 1}}
+RemoteActor, RemoteLearner = ray.remote(**_OPTIONS)(RolloutActor), ray.remote(**_OPTIONS)(LearnerActor)
+
 
 class RunFailed(RuntimeError):
     """A ticket or a process fails whoever computes it; the text holds the original traceback."""
@@ -68,6 +72,7 @@ class Member:
     handle: ActorHandle
     born: float
     hello: Hello | None = None
+    tickets: int = 0  # finished
 
     def __str__(self) -> str:
         return f"{self.name} ({self.hello})" if self.hello else f"{self.name} (still starting)"
@@ -117,7 +122,8 @@ class RayEngine:
         self.failed_starts = 0
         self.hire_again_at = 0.0
         self.next_round = 0.0
-        self.spoken_of: set[str] = set()  # members whose missing place was told
+        self.spoken_of: set[str] = set()  # actors whose missing place was told
+        self.speak_again_at = 0.0
         self.alone_since = time.monotonic()
         self.learner_deadline = math.inf
         self.learner_losses = 0
@@ -139,12 +145,20 @@ class RayEngine:
             happened, self.happened = self.happened, []
             yield from happened
             if self.pool.done():
-                log.info("%s", self.meter.advice())
+                self._sum_up()
                 return
             if stopping():
                 yield from self._last_words() if self.pool.learned < self.steps else ()
                 return
             self._wait()
+
+    def _sum_up(self) -> None:
+        for member in self.members.values():
+            if member.tickets:
+                log.info("%s computed %d tickets", member, member.tickets)
+        if self.pool.reissued:
+            log.info("%d tickets were issued again", self.pool.reissued)
+        log.info("%s", self.meter.advice())
 
     def close(self) -> None:
         for member in self.members.values():
@@ -204,9 +218,8 @@ class RayEngine:
     # --- actors ------------------------------------------------------------------------------------------------------
 
     def hire_actor(self) -> ActorHandle:
-        actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"watch": 1})(RolloutActor)
         make = partial(make_worker, self.config)
-        return actor.options(**actor_resources(self.config)).remote(partial(fingerprint, self.config), make)
+        return RemoteActor.options(**actor_resources(self.config)).remote(partial(fingerprint, self.config), make)
 
     def _hire(self, name: str, handle: ActorHandle, now: float) -> None:
         self.members[name] = Member(name, handle, now)
@@ -256,6 +269,7 @@ class RayEngine:
 
     def _worked(self, call: Call, receipt: Receipt) -> None:
         self.meter.answered(receipt)
+        self.members[call.member].tickets += 1
         if not self.pool.completed(call.member, call.work):
             return
         if isinstance(call.work, Ticket):
@@ -337,12 +351,12 @@ class RayEngine:
         for member in homeless:
             if now - member.born > self.config.deadline.join:
                 self._lost(member.name, f"no place in {self.config.deadline.join:g} s")
-        new = {m.name for m in homeless if now - m.born > PATIENCE_WITH_PLACEMENT} - self.spoken_of
-        if new:
-            self.spoken_of |= new
+        overdue = {member.name for member in homeless if now - member.born > PATIENCE_WITH_PLACEMENT}
+        if overdue and overdue != self.spoken_of and now > self.speak_again_at:
+            self.spoken_of, self.speak_again_at = overdue, now + PATIENCE_WITH_PLACEMENT
             log.warning(
                 "%d of %d actors have no place yet: each wants %s, and there are %s; going on with %d",
-                len(homeless),
+                len(overdue),
                 len(actors),
                 in_words(actor_resources(self.config)),
                 cluster_in_words(),
@@ -360,9 +374,8 @@ class RayEngine:
     # --- the learner -------------------------------------------------------------------------------------------------
 
     def hire_learner(self) -> ActorHandle:
-        actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"watch": 1})(LearnerActor)
         make = partial(make_learner, self.config, self.data.shape, self.steps)
-        return actor.options(**learner_resources(self.config)).remote(partial(_introduce, self.config), make)
+        return RemoteLearner.options(**learner_resources(self.config)).remote(partial(_introduce, self.config), make)
 
     def _begin_life(self, state: LearnerState) -> None:
         """A learner that goes on from this state, and the weights that tickets may name from there on."""

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
 SMALL = ["scale=smoke", "checkpoint.every=20", "eval.every=25"]
+LOOPBACK = "127.0.0.2"  # the name 127.0.0.1 is taken for "this machine", and replaced by its address in the network
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def cluster() -> Iterator[Callable[..., Cluster]]:
         made = Cluster()
         clusters.append(made)
         for node in nodes:
-            made.add_node(**node, object_store_memory=200_000_000, include_dashboard=False)
+            add_node(made, **node)
         return made
 
     try:
@@ -38,11 +40,16 @@ def cluster() -> Iterator[Callable[..., Cluster]]:
             made.shutdown()
 
 
+def add_node(cluster: Cluster, **resources: float) -> Any:
+    head = {} if cluster.list_all_nodes() else {"include_dashboard": False}
+    return cluster.add_node(**resources, **head, object_store_memory=200_000_000, node_ip_address=LOOPBACK)
+
+
 class Run:
     """`python -m recor_dist.run` as a person starts it, with its log lines as they come."""
 
     def __init__(self, folder: Path, words: list[str], address: str = "local") -> None:
-        command = [sys.executable, "-m", "recor_dist.run", *SMALL, f"data.dir={folder}/shards", *words]
+        command = [sys.executable, "-m", "recor_dist.run", *SMALL, f"data.dir={folder}/shards", "out=out", *words]
         self.process = subprocess.Popen(
             command,
             cwd=folder,
@@ -51,6 +58,7 @@ class Run:
             text=True,
             env={**os.environ, "RAY_ADDRESS": address},
         )
+        self.out = folder / "out"
         self.lines: list[str] = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -72,12 +80,29 @@ class Run:
             time.sleep(0.02)
         return found
 
+    def wait_for_step(self, step: int, seconds: float = 120.0) -> None:
+        """Waits until so many steps are recorded."""
+        journal = self.out / "metrics.jsonl"
+        deadline = time.monotonic() + seconds
+        while not journal.exists() or sum("loss/lm" in line for line in journal.read_text().splitlines()) < step:
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.log}"
+            assert time.monotonic() < deadline, f"step {step} not reached in {seconds} s:\n{self.log}"
+            time.sleep(0.02)
+
+    def descendants(self) -> list[int]:
+        """The processes that this one started, and theirs."""
+        listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        parents = {int(pid): int(parent) for pid, parent in map(str.split, listed.splitlines())}
+        found = [self.process.pid]
+        for pid in found:
+            found += [child for child, parent in parents.items() if parent == pid]
+        return found[1:]
+
     def finish(self, seconds: float = 240.0) -> str:
         """Waits for the end; returns what the run printed."""
-        printed, _ = self.process.communicate(timeout=seconds) if False else (self.process.stdout.read(), None)
         self.process.wait(timeout=seconds)
         self.reader.join(timeout=10)
-        return printed
+        return self.process.stdout.read()
 
     def sha256(self, seconds: float = 240.0) -> str:
         printed = self.finish(seconds)
@@ -100,20 +125,9 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             if one.process.poll() is None:
                 one.process.send_signal(signal.SIGKILL)
                 one.process.wait()
+            one.process.stdout.close()
+            one.process.stderr.close()
 
 
 def records(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
-def steps_of(out: Path) -> int:
-    """How many steps are recorded by now."""
-    file = out / "metrics.jsonl"
-    return sum("loss/lm" in line for line in file.read_text().splitlines()) if file.exists() else 0
-
-
-def wait_for_step(out: Path, step: int, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while steps_of(out) < step:
-        assert time.monotonic() < deadline, f"{steps_of(out)} steps of {step} after {seconds} s"
-        time.sleep(0.02)

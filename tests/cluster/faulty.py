@@ -1,0 +1,38 @@
+"""Workers with a fault, for actors in processes of their own."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from actors.worker import Worker
+from data.shards import Dataset
+from recor_dist.config import Config, Mistake
+from recor_dist.messages import Ticket
+from recor_dist.methods import make_worker
+
+STEP = 5  # where it shows
+
+
+class Bug(Exception):
+    """What a bug in the rollout raises."""
+
+
+def faulty_worker(config: Config, fault: str, marks: Path, data: Dataset) -> Worker:
+    """A worker that has a fault at step 5. Every time it shows, it leaves a mark named after its process."""
+    worker = make_worker(config, data)
+    roll_out = worker.roll_out
+
+    def faulty(ticket: Ticket) -> Any:
+        if ticket.step == STEP and not (fault.endswith("once") and any(marks.iterdir())):
+            (marks / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+            if fault.startswith("raise"):
+                raise Bug("the order was lost")
+            if fault == "mistake":
+                raise Mistake("task=arg: this is the user's, with a remedy")
+            if fault.startswith("die"):
+                os._exit(1)
+        return roll_out(ticket)
+
+    worker.roll_out = faulty
+    return worker

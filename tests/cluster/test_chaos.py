@@ -1,0 +1,107 @@
+"""Kills at random moments, over and over: the weights are those of a run that was left alone."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from recor_dist.config import Config
+from recor_dist.loop import train
+from tests.cluster.conftest import Run, add_node, records
+
+WORDS = ["epochs=160", "lag=1", "checkpoint.every=50", "eval.every=200", "rollout_size=8"]
+
+
+def living(run: Run, kind: str) -> list[int]:
+    """Processes of this kind that the log says are there and does not say are lost."""
+    there = re.findall(rf"{kind} \(pid (\d+) on \S+\) (?:joined|is there)", run.log)
+    lost = set(re.findall(rf"{kind} \(pid (\d+) on \S+\) was lost", run.log))
+    return [int(pid) for pid in there if pid not in lost]
+
+
+@pytest.mark.slow  # minutes: a dozen processes die and are replaced, one after the other
+@pytest.mark.timeout(1500)
+def test_ten_kills_a_lost_node_and_a_hung_actor_leave_no_trace_in_the_weights(
+    cluster: Callable[..., Cluster], run: Callable[..., Run], config_in: Callable[..., Config], tmp_path: Path
+) -> None:
+    whole = train(config_in(*WORDS, f"out={tmp_path}/whole"))
+    made = cluster({"num_cpus": 4})
+    doomed = add_node(made, num_cpus=2)
+    chaos = run("engine=ray", "actors.count=4", "deadline.answer=6", *WORDS, address=made.address)
+    chaos.wait_for(r"actor \d+ \(.*\) joined", count=4)
+    dice = random.Random(7)
+    faults: list[tuple[str, int]] = []
+    plan = ["actor \\d+"] * 7 + ["learner"] * 3 + ["node", "hang"]
+    dice.shuffle(plan)
+    for number, kind in enumerate(plan):
+        # At a random moment after some progress, so that the kills do not all fall into one start of a learner.
+        chaos.wait_for_step(60 * (number + 1), seconds=180)
+        time.sleep(dice.uniform(0.0, 1.0))
+        if kind == "node":
+            made.remove_node(doomed, allow_graceful=False)
+            chaos.wait_for("was lost: .*(node|died|unexpected)", seconds=60)
+            add_node(made, num_cpus=2)
+            continue
+        while not (candidates := living(chaos, "learner" if kind == "learner" else r"actor \d+")):
+            time.sleep(0.05)
+        pid = dice.choice(candidates)
+        try:
+            os.kill(pid, signal.SIGSTOP if kind == "hang" else signal.SIGKILL)
+        except ProcessLookupError:  # its loss is about to be told
+            pytest.fail(f"{pid} was gone already:\n{chaos.log}")
+        faults.append((kind, pid))
+        if kind == "hang":
+            chaos.wait_for(rf"pid {pid} on \S+\) was lost: no answer in 6 s", seconds=60)
+    assert chaos.sha256(seconds=900) == whole["weights_sha256"]
+
+    assert len([kind for kind, _ in faults if kind != "hang"]) >= 10
+    for kind, pid in faults:
+        assert re.search(rf"\(pid {pid} on \S+\) was lost", chaos.log), f"{kind} {pid} was not noticed:\n{chaos.log}"
+        assert not Path(f"/proc/{pid}").exists() or "zombie" in Path(f"/proc/{pid}/status").read_text()
+    starts = [int(step) for step in re.findall(r"a new one goes on from step (\d+)", chaos.log)]
+    assert len(starts) >= 3
+    assert all(start > 0 for start in starts), "never from zero"
+    assert "is issued again" in chaos.log
+    ours, theirs = (
+        {(r["step"], r["loss/lm"]) for r in records(tmp_path / o) if "loss/lm" in r} for o in ("out", "whole")
+    )
+    assert ours == theirs, "every step is recorded with the figures of the run that was left alone"
+    assert len([r for r in records(tmp_path / "out") if "loss/lm" in r]) == whole["steps"]
+
+
+@pytest.mark.slow  # 2,000 steps on Ray
+@pytest.mark.timeout(900)
+def test_memory_stays_flat_over_two_thousand_steps(cluster: Callable[..., Cluster], run: Callable[..., Run]) -> None:
+    made = cluster({"num_cpus": 3})
+    ray.init(address=made.address, log_to_driver=False)
+    # A model whose weights go through the object store, as larger ones do.
+    words = ["epochs=110", "model.width=48", "model.heads=4", "eval.every=100", "checkpoint.every=100", "lag=1"]
+    started = run("engine=ray", "actors.count=2", *words, address=made.address)
+    started.wait_for_step(300, seconds=240)
+    pids = [started.process.pid, *living(started, "learner"), *living(started, r"actor \d+")]
+    assert len(pids) == 4
+    samples = []
+    for step in range(300, 2001, 100):
+        started.wait_for_step(step, seconds=120)
+        store = ray.cluster_resources()["object_store_memory"] - ray.available_resources()["object_store_memory"]
+        samples.append([_resident(pid) for pid in pids] + [store])
+    started.sha256()
+    early, late = (
+        [max(sample[i] for sample in part) for i in range(len(samples[0]))] for part in (samples[:6], samples[-6:])
+    )
+    for name, before, after in zip(["driver", "learner", "actor", "actor", "object store"], early, late, strict=True):
+        print(f"{name}: {before / 1e6:.1f} MB, then {after / 1e6:.1f} MB")
+        assert after - before < 8e6, f"{name} grew from {before / 1e6:.1f} to {after / 1e6:.1f} MB over 1,000 steps"
+
+
+def _resident(pid: int) -> int:
+    """Bytes of a process that belong to it alone: what it shares through the object store is counted there."""
+    shown = dict(re.findall(r"^(\w+):\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M))
+    return (int(shown["RssAnon"])) * 1024

@@ -1,0 +1,250 @@
+"""What goes wrong is answered, and told; what goes wrong every time ends the run with its cause."""
+
+import json
+import logging
+import re
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.actor import StoredShards
+from data.prepare import open_data
+from data.shards import Dataset
+from data.tasks import task_of
+from recor_dist import ray_engine
+from recor_dist.config import Config, Mistake
+from recor_dist.device import fingerprint
+from recor_dist.loop import train
+from recor_dist.messages import Rows
+from recor_dist.ray_engine import RayEngine, RunFailed
+from tests.cluster.conftest import Run, add_node, records
+from tests.cluster.faulty import faulty_worker
+
+Configure = Callable[..., Config]
+RAY = ["engine=ray", "device=cpu", "precision=float32"]
+
+
+@pytest.fixture
+def with_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
+    """Gives every actor a fault; returns the folder in which it leaves its marks."""
+
+    def install(fault: str) -> Path:
+        marks = tmp_path / "marks"
+        marks.mkdir()
+
+        def hire(engine: RayEngine) -> ray.actor.ActorHandle:
+            make = partial(faulty_worker, engine.config, fault, marks)
+            return ray_engine.RemoteActor.options(num_cpus=1).remote(partial(fingerprint, engine.config), make)
+
+        monkeypatch.setattr(RayEngine, "hire_actor", hire)
+        return marks
+
+    return install
+
+
+def test_a_bug_in_the_rollout_ends_the_run_after_three_actors_with_its_traceback_and_ticket(
+    config_in: Configure, with_fault: Callable[[str], Path], tmp_path: Path
+) -> None:
+    marks = with_fault("raise")
+    with pytest.raises(RunFailed) as failure:
+        train(config_in(*RAY, "actors.count=3", "rollout_size=32"))
+    told = str(failure.value)
+    assert told.startswith("Ticket(step=5, group=0, version=5) failed on 3 actors")
+    assert "in faulty\n" in told and "Bug: the order was lost" in told, "the original traceback"
+    assert len({mark.name.split("-")[0] for mark in marks.iterdir()}) == 3, "on different actors"
+    assert len(list(marks.iterdir())) == 3
+    assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "failed"
+
+
+def test_an_exception_that_passes_is_survived_and_told(
+    config_in: Configure, with_fault: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = train(config_in(f"out={tmp_path}/whole"))
+    with_fault("raise once")
+    with caplog.at_level(logging.INFO):
+        result = train(config_in(*RAY, "actors.count=2"))
+    assert result["weights_sha256"] == whole["weights_sha256"]
+    assert re.search(
+        r"Ticket\(step=5, group=\d, version=5\) failed on actor \d .* and is issued again: .*Bug", caplog.text
+    )
+    last = [record for record in records(tmp_path / "out") if "loss/lm" in record][-1]
+    assert last["engine/tickets_reissued"] >= 1
+
+
+def test_a_mistake_found_by_an_actor_is_the_users_one_line(
+    config_in: Configure, with_fault: Callable[[str], Path]
+) -> None:
+    marks = with_fault("mistake")
+    with pytest.raises(Mistake, match="task=arg: this is the user's, with a remedy"):
+        train(config_in(*RAY, "actors.count=1"))
+    assert len(list(marks.iterdir())) == 1, "trying again would not help"
+
+
+@pytest.mark.slow  # five actors start one after the other
+def test_a_ticket_that_takes_every_actor_down_ends_the_run(
+    config_in: Configure, with_fault: Callable[[str], Path]
+) -> None:
+    marks = with_fault("die")
+    with pytest.raises(RunFailed, match=r"Ticket\(step=5, group=0, version=5\) failed on 5 actors"):
+        train(config_in(*RAY, "actors.count=1", "rollout_size=32"))
+    assert len(list(marks.iterdir())) == 5
+
+
+def test_an_actor_of_another_kind_of_machine_is_turned_away(
+    config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hire = RayEngine.hire_actor
+
+    def mixed(engine: RayEngine) -> ray.actor.ActorHandle:
+        if engine.hired != 1:
+            return hire(engine)
+        make = partial(ray_engine.make_worker, engine.config)
+        odd = {**fingerprint(engine.config), "torch": "9.9"}
+        return ray_engine.RemoteActor.options(num_cpus=1).remote(lambda: odd, make)
+
+    monkeypatch.setattr(RayEngine, "hire_actor", mixed)
+    with caplog.at_level(logging.INFO):
+        result = train(config_in(*RAY, "actors.count=2"))
+    assert re.search(
+        r"actor 1 \(pid \d+ on .*\) is turned away, it would compute other bits: torch 9\.9 instead of", caplog.text
+    )
+    assert result["reproducible"] is True
+    assert {r["engine/actors_alive"] for r in records(tmp_path / "out") if "loss/lm" in r} == {1}
+    mixture = train(config_in(*RAY, "actors.count=2", "allow_mixed=true", f"out={tmp_path}/mixed"))
+    assert mixture["reproducible"] is False
+
+
+def test_actors_without_a_place_are_told_of_and_the_run_goes_on(
+    config_in: Configure,
+    tmp_path: Path,
+    cluster: Callable[..., Cluster],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ray.init(address=cluster({"num_cpus": 2}).address, log_to_driver=False)
+    monkeypatch.setattr(ray_engine, "PATIENCE_WITH_PLACEMENT", 1.0)
+    with caplog.at_level(logging.INFO):
+        result = train(config_in(*RAY, "actors.count=4", "epochs=10"))
+    assert result["steps"] == 187
+    assert "3 of 4 actors have no place yet: each wants 1 CPU, and there are 1 node with 2 CPU and 0 GPU" in caplog.text
+    with pytest.raises(Mistake, match=r"deadline\.join=3: the learner found no place in that time: it wants 3 CPU"):
+        train(config_in(*RAY, "learner.num_cpus=3", "deadline.join=3", f"out={tmp_path}/learner"))
+    with pytest.raises(
+        Mistake, match=r"deadline\.join=9: no actor could be had in that time: each wants 1 CPU and 1 GPU"
+    ):
+        train(config_in(*RAY, "actors.num_gpus=1", "deadline.join=9", f"out={tmp_path}/actors"))
+
+
+def test_a_node_that_joins_in_the_middle_takes_tickets(
+    cluster: Callable[..., Cluster], run: Callable[..., Run], config_in: Configure, tmp_path: Path
+) -> None:
+    made = cluster({"num_cpus": 2})
+    words = ["epochs=40", "eval.every=0", "checkpoint.every=1000"]
+    whole = train(config_in(*words, f"out={tmp_path}/whole"))
+    started = run("engine=ray", *words, address=made.address)
+    started.wait_for_step(5)
+    add_node(made, num_cpus=1)
+    assert started.sha256() == whole["weights_sha256"]
+    assert "putting the shards into the object store" in started.log
+    steps = [record for record in records(tmp_path / "out") if "loss/lm" in record]
+    assert steps[0]["engine/actors_alive"] == 1
+    assert steps[-1]["engine/actors_alive"] == 2, "without a restart"
+    shares = dict(re.findall(r"(actor \d+) \(pid \d+ on \S+\) computed (\d+) tickets", started.log))
+    assert int(shares["actor 2"]) > 0
+    assert sum(map(int, shares.values())) == 2 * whole["steps"] + 2 + 2, "of training, validation and test"
+
+
+def test_shards_reach_a_node_that_cannot_reach_their_folder(
+    cluster: Callable[..., Cluster], config_in: Configure, tmp_path: Path
+) -> None:
+    made = cluster({"num_cpus": 1}, {"num_cpus": 1})
+    ray.init(address=made.address, log_to_driver=False)
+    config = config_in(*RAY)
+    data = open_data(config, task_of(config))
+    stored = StoredShards.put(data)
+    nowhere = Dataset(f"{tmp_path}/nowhere", data.manifest, data.remedy)
+
+    @ray.remote(num_cpus=1)
+    def read(data: Dataset, stored: StoredShards) -> tuple[str, Rows]:
+        rows = data.read_from(stored).take(data.row_order(0), 590, 20)  # across an epoch's end
+        return ray.get_runtime_context().get_node_id(), rows
+
+    other = next(node["NodeID"] for node in ray.nodes() if node["NodeID"] != ray.get_runtime_context().get_node_id())
+    where = NodeAffinitySchedulingStrategy(other, soft=False)
+    node, rows = ray.get(read.options(scheduling_strategy=where).remote(nowhere, stored), timeout=60)
+    assert node == other
+    expected = data.take(data.row_order(0), 590, 20)
+    assert (rows.prompts == expected.prompts).all() and (rows.responses == expected.responses).all()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM])
+def test_a_stopped_run_leaves_a_checkpoint_says_so_and_goes_on(
+    number: int, run: Callable[..., Run], tmp_path: Path
+) -> None:
+    words = ["engine=ray", "actors.count=1", "epochs=300", "checkpoint.every=100000", "eval.every=7"]
+    stopped = run(*words)
+    stopped.wait_for_step(10)
+    asked = time.monotonic()
+    stopped.process.send_signal(number)
+    while json.loads((tmp_path / "out/run.json").read_text())["status"] != "stopped":
+        assert time.monotonic() - asked < 30
+        time.sleep(0.02)
+    print(f"checkpoint and mark after {time.monotonic() - asked:.2f} s")
+    stopped.finish()
+    assert stopped.process.returncode == 128 + number
+    assert "Traceback" not in stopped.log
+    (left,) = (tmp_path / "out/checkpoints").iterdir()
+    step = int(left.name.removeprefix("step-"))
+    assert step >= 10
+    assert f"stopped by SIGTERM at step {step}; the same command goes on from there" in stopped.log
+    again = run(*words)
+    again.wait_for(rf"resuming at step {step} of 5625")
+    again.wait_for_step(step + 10)
+    again.process.send_signal(number)
+    again.finish()
+    validated = [r["step"] for r in records(tmp_path / "out") if "eval/val/exact_match" in r]
+    assert sorted(set(validated)) == sorted(validated), "each validation once"
+    assert set(range(7, step - 7, 7)) <= set(validated), "and none forgotten"
+
+
+def test_the_driver_killed_and_the_command_repeated_gives_the_same_bits(
+    run: Callable[..., Run], tmp_path: Path, config_in: Configure
+) -> None:
+    words = ["epochs=20", "lag=2", "checkpoint.every=20", "eval.every=25"]
+    whole = train(config_in(*words, f"out={tmp_path}/whole"))
+    killed = run("engine=ray", "actors.count=2", *words)
+    killed.wait_for_step(70)
+    children = killed.descendants()
+    killed.process.send_signal(signal.SIGKILL)
+    killed.finish()
+    assert not (tmp_path / "out/result.json").exists()
+    deadline = time.monotonic() + 60
+    while left := [pid for pid in children if _is_left(pid)]:
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        time.sleep(0.1)
+    again = run("engine=ray", "actors.count=1", *words)
+    assert again.sha256() == whole["weights_sha256"]
+    resumed = int(re.findall(r"resuming at step (\d+) of 375", again.log)[0])
+    assert resumed >= 60
+    ours, theirs = (
+        sorted({(r["step"], r.get("loss/lm"), r.get("eval/val/exact_match")) for r in records(tmp_path / o)}, key=str)
+        for o in ("out", "whole")
+    )
+    assert ours == theirs
+
+
+def _is_left(pid: int) -> bool:
+    """Whether a process still runs. Ray's two agents of a node notice after a minute or so that their raylet is gone."""
+    try:
+        agents = ("DashboardAgent", "RuntimeEnvAgent")
+        about, command = Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return "zombie" not in about and not any(agent in command for agent in agents)
