@@ -66,9 +66,11 @@ class RolloutActor:
         """Opens the data, through the object store where the driver's folder is out of reach."""
         self.worker = self.make_worker(data.read_from(shards) if shards else data)
 
+    @ray.method(num_returns=2)
     def roll_out(self, ticket: Ticket, weights: list[ray.ObjectRef]) -> tuple[Receipt, Any]:
         return self._computed(ticket.version, weights, lambda worker: worker.roll_out(ticket))
 
+    @ray.method(num_returns=2)
     def evaluate(self, ticket: EvalTicket, weights: list[ray.ObjectRef]) -> tuple[Receipt, Any]:
         return self._computed(ticket.version, weights, lambda worker: worker.evaluate(ticket.split, ticket.index))
 

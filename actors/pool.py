@@ -17,6 +17,8 @@ What it promises, whatever happens in whatever order:
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
 
 from recor_dist.messages import EvalTicket, Ticket
 
@@ -58,6 +60,11 @@ class GiveUp:
 
 
 Command = Issue | Learn | Drop | GiveUp
+
+
+@lru_cache(maxsize=256)  # asked for at every decision
+def _tickets(step: int, groups: int, lag: int) -> tuple[Ticket, ...]:
+    return tuple(Ticket(step, group, max(0, step - lag)) for group in range(groups))
 
 
 @dataclass
@@ -165,7 +172,7 @@ class Pool:
                 commands.append(Issue(ticket, actor))
             if not idle:
                 break
-        if not self.learning and self.learned < self.steps and not self.missing():
+        if not self.learning and self.learned < self.steps and self.finished.issuperset(self.tickets(self.learned)):
             self.learning = True
             commands.append(Learn(self.learned))
         return commands
@@ -174,8 +181,8 @@ class Pool:
         """Tickets that the learner's next step still waits for."""
         return [ticket for ticket in self.tickets(self.learned) if ticket not in self.finished]
 
-    def tickets(self, step: int) -> list[Ticket]:
-        return [Ticket(step, group, max(0, step - self.lag)) for group in range(self.groups)]
+    def tickets(self, step: int) -> tuple[Ticket, ...]:
+        return _tickets(step, self.groups, self.lag)
 
     def idle(self) -> list[str]:
         return [actor for actor, work in self.actors.items() if work is None]
@@ -194,14 +201,16 @@ class Pool:
         """Tickets whose weights are published, that are neither finished nor under way, the most urgent first."""
         under_way = {work.ticket for work in self.actors.values() if work}
         evaluations = [ticket for ticket in self.evaluating if ticket.version <= self.learned]
-        steps = range(self.learned, min(self.steps, self.learned + self.lag + 1))
-        urgent: list[Work] = [ticket for step in steps[:1] for ticket in self.tickets(step)]
-        ahead: list[Work] = [ticket for step in steps[1:] for ticket in self.tickets(step)]
+        urgent, *ahead = [self.tickets(step) for step in range(self.learned, self._end_of_window())] or [()]
         # An evaluation holds its version's weights: a second one waiting means that they would pile up.
         behind = len({ticket.version for ticket in evaluations}) > 1
-        for ticket in (evaluations + urgent if behind else urgent + evaluations) + ahead:
-            if self._wanted(ticket) and ticket not in under_way:
+        first, second = (evaluations, urgent) if behind else (urgent, evaluations)
+        for ticket in chain(first, second, *ahead):
+            if ticket not in under_way and self._wanted(ticket):
                 yield ticket
+
+    def _end_of_window(self) -> int:
+        return min(self.steps, self.learned + self.lag + 1)
 
     def _actor_for(self, ticket: Work, idle: list[str]) -> str | None:
         """An idle actor on which the ticket has not failed; one on which it has only if there is no other at all."""

@@ -33,6 +33,7 @@ class LearnerActor:
         self.learner = self.make_learner()
         self.learner.load_state(state)
 
+    @ray.method(num_returns=3)
     def update(
         self, batches: Sequence[ray.ObjectRef], *, with_state: bool
     ) -> tuple[Receipt, np.ndarray | None, LearnerState | None]:

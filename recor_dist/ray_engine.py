@@ -125,7 +125,7 @@ class RayEngine:
         self.spoken_of: set[str] = set()  # actors whose missing place was told
         self.speak_again_at = 0.0
         self.alone_since = time.monotonic()
-        self.learner_deadline = math.inf
+        self.learner_deadline = math.inf  # for its next answer, if one is awaited
         self.learner_losses = 0
         self.furthest = state.step
         self.meter = Meter(config.batch_size, config.lag, time.monotonic())
@@ -193,7 +193,9 @@ class RayEngine:
             self._learned(call, answer, now)
         elif call.kind == "hello":
             self._greet(call.member, answer, now)
-        elif call.kind == "begin" and call.member != LEARNER:
+        elif call.kind == "begin" and call.member == LEARNER:
+            self.learner_deadline = now + self.config.deadline.answer if self.pool.learning else math.inf
+        elif call.kind == "begin":
             self.failed_starts = 0
             self.pool.joined(call.member)
             log.info("%s joined; %d at work", self.members[call.member], len(self.pool.actors))
@@ -202,7 +204,7 @@ class RayEngine:
         if isinstance(command, Issue):
             handle, ticket = self.members[command.actor].handle, command.ticket
             method = handle.roll_out if isinstance(ticket, Ticket) else handle.evaluate
-            receipt, answer = method.options(num_returns=2).remote(ticket, [self.weights[ticket.version]])
+            receipt, answer = method.remote(ticket, [self.weights[ticket.version]])
             self.pending[receipt] = Call("work", command.actor, ticket, (answer,))
         elif isinstance(command, Learn):
             self._learn(command.step)
@@ -391,9 +393,10 @@ class RayEngine:
         batches = [self.batches[ticket] for ticket in self.pool.tickets(step)]
         with_state = checkpoint_due(self.config, step + 1, self.steps)
         handle = self.members[LEARNER].handle
-        receipt, *others = handle.update.options(num_returns=3).remote(batches, with_state=with_state)
+        receipt, *others = handle.update.remote(batches, with_state=with_state)
         self.pending[receipt] = Call("update", LEARNER, None, tuple(others), now)
-        self.learner_deadline = max(self.learner_deadline, now + self.config.deadline.answer)
+        if self.learner_deadline == math.inf:  # else it still starts, and that comes first
+            self.learner_deadline = now + self.config.deadline.answer
 
     def _learned(self, call: Call, receipt: Receipt, now: float) -> None:
         """The learner has taken its step, or found that a finished ticket is gone."""

@@ -16,7 +16,7 @@ from recor_dist.config import Config
 from recor_dist.loop import train
 from tests.cluster.conftest import Run, add_node, records
 
-WORDS = ["epochs=160", "lag=1", "checkpoint.every=50", "eval.every=200", "rollout_size=8"]
+WORDS = ["epochs=60", "lag=1", "checkpoint.every=50", "eval.every=100", "rollout_size=8"]
 
 
 def living(run: Run, kind: str) -> list[int]:

@@ -241,7 +241,7 @@ def test_the_driver_killed_and_the_command_repeated_gives_the_same_bits(
 
 
 def _is_left(pid: int) -> bool:
-    """Whether a process still runs. Ray's two agents of a node notice after a minute or so that their raylet is gone."""
+    """Whether a process still runs. Ray's agents of a node notice after a minute or so that their raylet is gone."""
     try:
         agents = ("DashboardAgent", "RuntimeEnvAgent")
         about, command = Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/cmdline").read_text()

@@ -1,0 +1,152 @@
+"""`python benchmarks/engine.py`: what Ray costs and what it gains, side by side in one run.
+
+Rounds of steps alternate between engine=local on one core and engine=ray with one actor and the learner on a core each,
+on the same model and data; every figure is a median over the rounds. Ratios, not lone times: machines are noisy.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import ray
+
+from data.prepare import open_data
+from data.tasks import task_of
+from learner.update import initial_state
+from recor_dist import ray_cluster
+from recor_dist.command import compose
+from recor_dist.config import Config, ModelConfig
+from recor_dist.device import set_up_torch
+from recor_dist.events import Event, Stepped
+from recor_dist.local_engine import LocalEngine
+from recor_dist.messages import Shape, Ticket
+from recor_dist.methods import lay_out
+from recor_dist.model import Model
+from recor_dist.ray_engine import RayEngine
+
+ROUNDS, WARM_UP, STEPS = 7, 3, 20
+
+
+def configure(folder: str, *words: str) -> Config:
+    fixed = ["scale=laptop", "device=cpu", "precision=float32", "eval.every=0", "checkpoint.every=100000", "epochs=20"]
+    return compose([*fixed, f"data.dir={folder}", "actors.count=1", *words])
+
+
+def seconds_of_ray(events: Iterator[Event]) -> float:
+    """Seconds a step, after some that fill the pipeline again."""
+    steps = (event for event in events if isinstance(event, Stepped))
+    list(islice(steps, WARM_UP))
+    began = time.perf_counter()
+    list(islice(steps, STEPS))
+    return (time.perf_counter() - began) / STEPS
+
+
+def seconds_of_local(engine: LocalEngine) -> tuple[float, float]:
+    """Seconds a step of rolling out, and of learning."""
+    rollout = learn = 0.0
+    for _ in range(STEPS):
+        n = engine.learner.step
+        began = time.perf_counter()
+        version = max(0, n - engine.config.lag)
+        engine.worker.load(version, engine.learner.versions[version])
+        groups = engine.config.batch_size // engine.config.rollout_size
+        batches = [engine.worker.roll_out(Ticket(n, group, version)) for group in range(groups)]
+        middle = time.perf_counter()
+        engine.learner.update(batches)
+        rollout, learn = rollout + middle - began, learn + time.perf_counter() - middle
+    return rollout / STEPS, learn / STEPS
+
+
+def compare(title: str, config: Config) -> None:
+    data = open_data(config, task_of(config))
+    state = initial_state(lay_out(config, data.shape), config.seed)
+    local = LocalEngine(config, data, 100_000, state, [])
+    engine = RayEngine(config, data, 100_000, state, [], lambda: state, lambda machine: machine)
+    rounds = []
+    try:
+        events = engine.events(lambda: False)
+        next(event for event in events if isinstance(event, Stepped))
+        for _ in range(ROUNDS):
+            rollout, learn = seconds_of_local(local)
+            rounds.append((rollout, learn, seconds_of_ray(events)))
+    finally:
+        engine.close()
+    rollout, learn, with_ray = (statistics.median(column) for column in zip(*rounds, strict=True))
+    gains = sorted((r + x) / y for r, x, y in rounds)
+    print(f"\n{title}: B={config.batch_size}, tickets of {config.rollout_size} rows")
+    parts = f"{1e3 * rollout:.1f} rollout + {1e3 * learn:.1f} learning"
+    print(f"  local, one core          {1e3 * (rollout + learn):7.1f} ms a step = {parts}")
+    print(f"  Ray, one actor, learner  {1e3 * with_ray:7.1f} ms a step")
+    print(f"  gain over local          {statistics.median(gains):7.2f}  (rounds: {gains[0]:.2f} to {gains[-1]:.2f})")
+    if config.lag:
+        shares = [((r + x) / y) / ((r + x) / max(r, x)) for r, x, y in rounds]
+        ideal = statistics.median((r + x) / max(r, x) for r, x, _ in rounds)
+        print(f"  ideal gain               {ideal:7.2f}  (rollout + learning) / the longer of the two")
+        print(f"  share of the ideal       {statistics.median(shares):7.2f}  target >= 0.90")
+    else:
+        overheads = [y / (r + x) - 1 for r, x, y in rounds]
+        print(f"  overhead of Ray          {statistics.median(overheads):7.1%}  target <= 5 %")
+
+
+@ray.remote(num_cpus=1)
+class Publisher:
+    """Gives weights away as the learner does."""
+
+    def __init__(self, size: int) -> None:
+        self.weights = np.random.default_rng(0).random(size, dtype=np.float32)
+
+    def publish(self) -> tuple[float, np.ndarray]:
+        weights = self.weights.copy()
+        return time.monotonic(), weights
+
+
+@ray.remote(num_cpus=1)
+class Puller:
+    """Takes weights as an actor does."""
+
+    def __init__(self, sizes: ModelConfig) -> None:
+        set_up_torch(compose(["engine=local"]))
+        self.model = Model(sizes, Shape(20, 20, 7))
+
+    def pull(self, weights: list[ray.ObjectRef]) -> float:
+        self.model.load(ray.get(weights[0]))
+        return time.monotonic()
+
+
+def publish_to_visible(name: str, sizes: ModelConfig) -> None:
+    flat = Model(sizes, Shape(20, 20, 7)).weights()
+    publisher, puller = Publisher.remote(flat.size), Puller.remote(sizes)
+    target = np.empty_like(flat)
+    visible, copied = [], []
+    for _ in range(3 * ROUNDS):
+        ended, weights = publisher.publish.options(num_returns=2).remote()
+        loaded = ray.get(puller.pull.remote([weights]))
+        visible.append(loaded - ray.get(ended))
+        began = time.perf_counter()
+        np.copyto(target, flat)
+        copied.append(time.perf_counter() - began)
+    seen, copy = statistics.median(visible), statistics.median(copied)
+    times = f"{1e3 * seen:.1f} ms, a plain copy {1e3 * copy:.1f} ms, ratio {seen / copy:.1f}"
+    print(f"  {name}: {flat.size:,} weights, {flat.nbytes / 1e6:.0f} MB: {times}")
+    ray.kill(publisher)
+    ray.kill(puller)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        config = configure(folder)
+        set_up_torch(config)
+        with ray_cluster.session():
+            ray_cluster.start(config)
+            compare("lag=1 overlaps rollouts and learning", configure(folder, "lag=1"))
+            compare("lag=0 takes turns", configure(folder, "batch_size=256", "lag=0"))
+            print("\nfrom the end of an update until an actor has loaded its weights")
+            publish_to_visible("the paper's 6M", ModelConfig(layers=3, width=384, heads=12))
+            publish_to_visible("the paper's 11M", ModelConfig(layers=6, width=384, heads=12))
+
+
+if __name__ == "__main__":
+    main()

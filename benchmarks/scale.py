@@ -1,0 +1,158 @@
+"""`python benchmarks/scale.py`: how many actors one driver keeps busy, through the real pool and real Ray.
+
+Stand-in actors (light processes without torch) sleep for as long as a rollout takes; the stand-in learner publishes the
+paper's 6M weights at once. Ideal is actors / rollout time; printed is the share of it that was reached, and where the
+driver's time went. `python benchmarks/scale.py 0.1` takes 0.1 s for a rollout instead of measuring one of the paper's
+ARG on this CPU.
+"""
+
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import ray
+
+from data.prepare import open_data
+from data.shards import Dataset
+from data.tasks import task_of
+from learner.update import LearnerState, initial_state
+from recor_dist import ray_cluster
+from recor_dist.command import compose
+from recor_dist.config import Config
+from recor_dist.events import Stepped
+from recor_dist.messages import Hello, Receipt, Ticket
+from recor_dist.methods import lay_out, make_worker
+from recor_dist.ray_engine import RayEngine
+
+COUNTS = (1, 4, 16, 64)
+STEPS = 6  # measured for each number of actors, after as many that fill the pipeline
+OPTIONS = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": {"watch": 1}}
+
+
+class SleepingActor:
+    """Says what an actor says, and takes as long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def hello(self) -> Hello:
+        return Hello(ray.get_runtime_context().get_node_id(), "this machine", os.getpid(), {})
+
+    @ray.method(concurrency_group="watch")
+    def watch(self) -> None:
+        threading.Event().wait()
+
+    def begin(self, data: Any, shards: Any) -> None:
+        """There is nothing to open."""
+
+    @ray.method(num_returns=2)
+    def roll_out(self, ticket: Ticket, weights: list[ray.ObjectRef]) -> tuple[Receipt, np.ndarray]:
+        ray.get(weights[0])
+        time.sleep(self.seconds)
+        return Receipt(self.seconds, 0.0, 0), np.zeros(20_000, dtype=np.uint8)  # the size of a ticket of 16 rows
+
+
+class InstantLearner(SleepingActor):
+    def begin(self, state: Any) -> None:
+        self.weights = next(iter(state.versions.values()))
+
+    @ray.method(num_returns=3)
+    def update(self, batches: list[ray.ObjectRef], *, with_state: bool) -> tuple[Receipt, np.ndarray, None]:
+        ray.get(list(batches))
+        return Receipt(0.0, 0.0, 0, {}), self.weights, None
+
+
+class StandInEngine(RayEngine):
+    """The real engine with stand-ins at work, and a clock on its own doings."""
+
+    def __init__(self, config: Config, data: Dataset, state: LearnerState, seconds: float) -> None:
+        self.seconds = seconds
+        self.spent: Counter[str] = Counter()
+        super().__init__(config, data, 10**6, state, [], lambda: state, lambda machine: machine)
+        self.pool.decide = self._timed("deciding", self.pool.decide)
+
+    def hire_actor(self) -> ray.actor.ActorHandle:
+        return ray.remote(**OPTIONS)(SleepingActor).remote(self.seconds)
+
+    def hire_learner(self) -> ray.actor.ActorHandle:
+        return ray.remote(**OPTIONS)(InstantLearner).remote(0.0)
+
+    def _carry_out(self, command: Any) -> None:
+        self._timed("issuing", super()._carry_out)(command)
+
+    def _take(self, *answer: Any) -> None:
+        self._timed("taking answers", super()._take)(*answer)
+
+    def _timed(self, name: str, function: Callable) -> Callable:
+        def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                self.spent[name] += time.perf_counter() - began
+
+        return timed
+
+
+def measured_rollout(config: Config, data: Dataset) -> float:
+    """Seconds of one ticket, on one core of this machine."""
+    worker = make_worker(config, data)
+    worker.load(0, worker.model.weights())
+    times = []
+    for group in range(5):
+        began = time.perf_counter()
+        worker.roll_out(Ticket(0, group, 0))
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def measure(config: Config, data: Dataset, state: LearnerState, seconds: float) -> str:
+    engine = StandInEngine(config, data, state, seconds)
+    count, groups = config.actors.count, config.batch_size // config.rollout_size
+    try:
+        done, began = 0, 0.0
+        for event in engine.events(lambda: False):
+            if not isinstance(event, Stepped) or len(engine.pool.actors) < count:
+                continue
+            done += 1
+            if done == STEPS:
+                began, engine.spent = time.perf_counter(), Counter()
+            if done == 2 * STEPS:
+                break
+        passed = time.perf_counter() - began
+    finally:
+        engine.close()
+    tickets = groups * STEPS / passed
+    shares = ", ".join(f"{name} {part / passed:.1%}" for name, part in engine.spent.most_common())
+    reached = f"{tickets:8.1f} tickets/s of {count / seconds:8.1f} ideal = {tickets * seconds / count:.2f}"
+    return f"  {count:>3} actors  {reached}   (driver: {shares})"
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["scale=paper", "device=cpu", "precision=float32", "rollout_size=16", "lag=1", "eval.every=0"]
+        words += ["checkpoint.every=1000000", "task.train_rows=20000", f"data.dir={folder}"]
+        config = compose(words)
+        data = open_data(config, task_of(config))
+        state = initial_state(lay_out(config, data.shape), 0)
+        seconds = float(sys.argv[1]) if len(sys.argv) > 1 else measured_rollout(config, data)
+        print(f"a rollout takes {seconds:.3f} s; a step is 64 tickets, lag=1; target >= 0.90 of the ideal")
+        ray_cluster.start(config)
+        try:
+            for count in COUNTS:
+                print(measure(compose([*words, f"actors.count={count}"]), data, state, seconds), flush=True)
+        finally:
+            ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
