@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import reduce
-from operator import add
 from typing import Any
 
 from pyarrow import fs
@@ -34,8 +33,9 @@ from data.tasks import task_of
 from learner.update import Learner, LearnerState
 from recor_dist import checkpoint
 from recor_dist.config import Config, Mistake, total_steps
+from recor_dist.cost import costs_of
 from recor_dist.device import resolve_device, set_up_torch
-from recor_dist.evaluate import summarise
+from recor_dist.evaluate import add_by_decoder, headline, summarise, summarise_by_decoder
 from recor_dist.files import exclusive, open_folder, read_json, write_json
 from recor_dist.identity import check_data, check_machine, default_out, keep_earlier_choices, open_run
 from recor_dist.journal import Journal
@@ -61,7 +61,9 @@ class LocalEngine:
         method = METHODS[config.method.name]
         self.config, self.data = config, data
         self.learner = Learner(config, build_model(config, data.shape), steps, method.loss, method.statistics)
-        self.worker = Worker(config, data, build_model(config, data.shape), method.prepare, method.generate)
+        decoders = method.decoders(config.method)
+        model = build_model(config, data.shape)
+        self.worker = Worker(config, data, model, method.prepare, decoders, method.uses_weights)
 
     def step(self) -> dict[str, float]:
         """Rolls out and learns the next step; returns its metrics."""
@@ -71,8 +73,8 @@ class LocalEngine:
         groups = range(self.config.batch_size // self.config.rollout_size)
         return self.learner.update([self.worker.roll_out(Ticket(n, group, version)) for group in groups])
 
-    def evaluate(self, split: str) -> EvalSums:
-        """Scores a split with the newest weights."""
+    def evaluate(self, split: str) -> dict[str, EvalSums]:
+        """Scores a split with the newest weights, by decoder."""
         self.worker.load(self.learner.step, self.learner.versions[self.learner.step])
         tickets = math.ceil(self.data.rows_of(split) / self.config.eval.size)
         sums = []
@@ -80,7 +82,7 @@ class LocalEngine:
             for index in range(tickets):
                 sums.append(self.worker.evaluate(split, index))
                 advance(1)
-        return reduce(add, sums)
+        return reduce(add_by_decoder, sums)
 
     def state(self) -> LearnerState:
         return self.learner.state()
@@ -135,7 +137,7 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
             metrics = engine.step()
             done = learner.step
             if config.eval.every and done % config.eval.every == 0 and done < steps:
-                accuracy = summarise(engine.evaluate("val"))
+                accuracy = summarise(headline(engine.evaluate("val")))
                 display.validated(accuracy["exact_match"])
                 metrics |= {f"eval/val/{k}": v for k, v in accuracy.items() if isinstance(v, float)}
             journal.write(done, metrics)
@@ -145,12 +147,13 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
                 save()
             if stop and done < steps:
                 raise Stopped(stopping[0], done)
+    costs = costs_of(config, data.shape)
     result = {
         "task": config.task.name,
         "method": config.method.name,
         "steps": steps,
-        "val": summarise(engine.evaluate("val")),
-        "test": summarise(engine.evaluate("test")),
+        "val": summarise_by_decoder(engine.evaluate("val"), costs),
+        "test": summarise_by_decoder(engine.evaluate("test"), costs),
         "weights_sha256": checkpoint.weights_sha256(learner.model, learner.versions[steps]),
         "reproducible": about["reproducible"],
         "seconds_of_last_start": round(time.monotonic() - began, 1),
