@@ -177,6 +177,7 @@ class MdmConfig(MethodConfig):
         "the decoder of validation and of the headline figures",
         choices=("vanilla", "top_prob", "top_margin"),
     )
+    rewrite: bool = setting(False, "adaptive decoders may change or mask again what they have written")
     time_weight: str = setting(
         "linear", "weight of a row masked at time t: T-t, 1/(t+1), or 1", choices=("linear", "original", "none")
     )

@@ -1,8 +1,12 @@
 """Answers of masked diffusion: T forward passes, each over the whole sequence, from all slots masked to none.
 
     vanilla      a masked slot is filled with its likeliest token, with probability 1/(t+1)
-    top_prob     the slots with the likeliest tokens are filled first; those already written may change again
-    top_margin   the same, with the slots where the best token is farthest ahead of the second best
+    top_prob     the slots with the likeliest tokens are filled first
+    top_margin   the slots where the best token is farthest ahead of the second best are filled first
+
+The adaptive two keep what they have written (as Kim et al. do), or, with `rewrite`, predict and rank every slot anew at
+each pass (as Ye et al. do). The loss knows masked slots only, so what the model says of a written one was never taught:
+docs/methods.md has figures of both.
 
 No KV cache would help: a token that is filled in changes what every other position sees.
 """
@@ -27,7 +31,11 @@ def mdm_decoders(method: MdmConfig) -> dict[str, Decoder]:
     """Every decoder at its full number of steps and at two, under the paper's names; method.decoder's comes first."""
     suffix = "suf" if method.suffix else ""
     names = {"vanilla": f"{suffix}mdm", "top_prob": f"ada{suffix}mdm_prob", "top_margin": f"ada{suffix}mdm_margin"}
-    answers = {"vanilla": denoise_vanilla, "top_prob": denoise_by_probability, "top_margin": denoise_by_margin}
+    answers = {
+        "vanilla": denoise_vanilla,
+        "top_prob": partial(denoise_adaptively, score=log_probability, rewrite=method.rewrite),
+        "top_margin": partial(denoise_adaptively, score=margin, rewrite=method.rewrite),
+    }
     first = [method.decoder, *(kind for kind in names if kind != method.decoder)]
     full = {names[kind]: Decoder(partial(answers[kind], steps=method.steps), method.steps) for kind in first}
     few = {f"{names[kind]}_T{FEW_STEPS}": Decoder(partial(answers[kind], steps=FEW_STEPS), FEW_STEPS) for kind in first}
@@ -44,14 +52,37 @@ def denoise_vanilla(model: Model, prompts: np.ndarray, random: np.random.Generat
     return _denoise(model, prompts, steps, fill, rewrite=False)
 
 
-def denoise_by_probability(model: Model, prompts: np.ndarray, random: np.random.Generator, steps: int) -> Generation:
-    """Adaptive, by the log-probability of the best token."""
-    return _denoise(model, prompts, steps, partial(_mask_lowest, _log_probability, random, steps), rewrite=True)
+def denoise_adaptively(
+    model: Model,
+    prompts: np.ndarray,
+    random: np.random.Generator,
+    steps: int,
+    score: Callable[[Tensor], Tensor],
+    rewrite: bool = False,
+) -> Generation:
+    """For t = T-1..0, masks the floor(M t/T) slots whose score plus Gumbel noise 0.5 t/T is lowest."""
+
+    def fill(logits: Tensor, masked: Tensor, t: int) -> Tensor:
+        uniform = random.random(masked.shape)
+        gumbel = -np.log(-np.log(np.maximum(uniform, 1e-300)))
+        scores = score(logits) + torch.as_tensor(NOISE * t / steps * gumbel, device=masked.device)
+        if not rewrite:
+            scores = scores.masked_fill(~masked, torch.inf)
+        lowest = scores.argsort(dim=1, stable=True)[:, : masked.shape[1] * t // steps]
+        return torch.zeros_like(masked).scatter(1, lowest, True)
+
+    return _denoise(model, prompts, steps, fill, rewrite)
 
 
-def denoise_by_margin(model: Model, prompts: np.ndarray, random: np.random.Generator, steps: int) -> Generation:
-    """Adaptive, by how much likelier the best token is than the second best."""
-    return _denoise(model, prompts, steps, partial(_mask_lowest, _margin, random, steps), rewrite=True)
+def log_probability(logits: Tensor) -> Tensor:
+    """Of the best token: (R, M, V) -> (R, M)."""
+    return logits.log_softmax(-1).amax(-1)
+
+
+def margin(logits: Tensor) -> Tensor:
+    """How much likelier the best token is than the second best: (R, M, V) -> (R, M)."""
+    best = logits.softmax(-1).topk(min(2, logits.shape[-1])).values
+    return best[..., 0] - best[..., -1]
 
 
 @torch.inference_mode()
@@ -73,23 +104,3 @@ def _denoise(
         before, masked = masked, fill(logits, masked, t)
         filled_at = torch.where(before & ~masked, steps - t, filled_at)
     return Generation(responses.cpu().numpy(), filled_at.argsort(dim=1, stable=True).cpu().numpy())
-
-
-def _mask_lowest(
-    score: Callable[[Tensor], Tensor], random: np.random.Generator, steps: int, logits: Tensor, masked: Tensor, t: int
-) -> Tensor:
-    """Masks the floor(M t/T) slots whose score plus noise is lowest, whether they were masked before or not."""
-    uniform = random.random(masked.shape)
-    gumbel = -np.log(-np.log(np.maximum(uniform, 1e-300)))
-    scores = score(logits) + torch.as_tensor(NOISE * t / steps * gumbel, device=logits.device)
-    lowest = scores.argsort(dim=1, stable=True)[:, : masked.shape[1] * t // steps]
-    return torch.zeros_like(masked).scatter(1, lowest, True)
-
-
-def _log_probability(logits: Tensor) -> Tensor:
-    return logits.log_softmax(-1).amax(-1)
-
-
-def _margin(logits: Tensor) -> Tensor:
-    best = logits.softmax(-1).topk(min(2, logits.shape[-1])).values
-    return best[..., 0] - best[..., -1]

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 from recor_dist.config import MdmConfig
-from recor_dist.denoise import denoise_by_margin, denoise_by_probability, denoise_vanilla, mdm_decoders
+from recor_dist.denoise import denoise_adaptively, denoise_vanilla, log_probability, margin, mdm_decoders
 from recor_dist.messages import Generation
 from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
@@ -15,7 +16,10 @@ from tests.slow_model import SlowModel, log_softmax
 
 R, N, M = 6, 3, 5
 STEPS = [1, 2, 3, 5, 12]
-ADAPTIVE = {"prob": denoise_by_probability, "margin": denoise_by_margin}
+SCORES = {"prob": log_probability, "margin": margin}
+ADAPTIVE = [
+    partial(denoise_adaptively, score=score, rewrite=rewrite) for score in SCORES.values() for rewrite in (False, True)
+]
 
 
 def noise() -> np.random.Generator:
@@ -48,10 +52,11 @@ def test_vanilla_decoding_fills_masked_slots_at_random(T: int) -> None:
 
 
 @pytest.mark.parametrize("T", STEPS)
-@pytest.mark.parametrize("score", ADAPTIVE)
-def test_adaptive_decoding_keeps_the_surest_slots_and_masks_the_others_again(T: int, score: str) -> None:
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("rewrite", [False, True])
+def test_adaptive_decoding_fills_the_surest_slots(T: int, score: str, rewrite: bool) -> None:
     model, slow, prompts = setting()
-    generation = ADAPTIVE[score](model, prompts, noise(), steps=T)
+    generation = denoise_adaptively(model, prompts, noise(), T, SCORES[score], rewrite)
     random, responses, filled_at = noise(), [[None] * M for _ in range(R)], np.zeros((R, M), dtype=int)
     for t in range(T - 1, -1, -1):
         gumbel = -np.log(-np.log(random.random((R, M))))
@@ -60,18 +65,22 @@ def test_adaptive_decoding_keeps_the_surest_slots_and_masks_the_others_again(T: 
             best = np.array([np.sort(log_softmax(row))[::-1][:2] for row in logits])
             sure = best[:, 0] if score == "prob" else np.exp(best[:, 0]) - np.exp(best[:, 1])
             sure = sure + 0.5 * (t / T) * gumbel[b]
+            kept = [slot for slot in range(M) if responses[b][slot] is not None and not rewrite]
+            sure[kept] = np.inf
             count, ranked = math.floor(M * t / T), np.sort(sure)
             assert count == 0 or ranked[count] - ranked[count - 1] > 1e-6, "the test wants a clear cut"
+            assert count == 0 or ranked[count - 1] < np.inf, "there are as many masked slots left as stay masked"
             lowest = set(np.argsort(sure)[:count].tolist())
             for slot in range(M):
                 if responses[b][slot] is None and slot not in lowest:
                     filled_at[b, slot] = T - t
-            responses[b] = [None if slot in lowest else int(logits[slot].argmax()) for slot in range(M)]
+            for slot in set(range(M)) - set(kept):
+                responses[b][slot] = None if slot in lowest else int(logits[slot].argmax())
     assert generation.responses.tolist() == responses
     assert generation.orders.tolist() == [order_of(row.tolist()) for row in filled_at]
 
 
-@pytest.mark.parametrize("answer", [denoise_vanilla, denoise_by_probability, denoise_by_margin])
+@pytest.mark.parametrize("answer", [denoise_vanilla, *ADAPTIVE])
 @pytest.mark.parametrize("T", STEPS)
 def test_there_are_T_forward_passes_and_nothing_is_left_masked(
     answer: Callable[..., Generation], T: int, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +97,7 @@ def test_there_are_T_forward_passes_and_nothing_is_left_masked(
 
 def test_one_step_is_the_same_for_every_decoder() -> None:
     model, _, prompts = setting()
-    answers = [d(model, prompts, noise(), steps=1) for d in (denoise_vanilla, *ADAPTIVE.values())]
+    answers = [d(model, prompts, noise(), steps=1) for d in (denoise_vanilla, *ADAPTIVE)]
     for answer in answers[1:]:
         np.testing.assert_array_equal(answer.responses, answers[0].responses)
 
@@ -103,7 +112,7 @@ def test_answers_depend_on_the_noise_and_on_nothing_else() -> None:
 
 def test_a_vocabulary_of_one_token_has_no_margin() -> None:
     model = small_model(N=0, M=2, V=1)
-    answer = denoise_by_margin(model, np.zeros((3, 0), dtype=np.uint8), noise(), steps=2)
+    answer = denoise_adaptively(model, np.zeros((3, 0), dtype=np.uint8), noise(), 2, margin)
     assert answer.responses.tolist() == [[0, 0]] * 3
 
 
