@@ -1,13 +1,20 @@
 """FLOPs an answer: counted by torch, and as one would count them on paper."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from recor_dist.command import compose
 from recor_dist.config import Config
 from recor_dist.cost import costs_of
 from recor_dist.messages import Shape
+from recor_dist.methods import METHODS, build_model
+from recor_dist.rng import rng
+from tests.conftest import random_rows
 
 PAPER = Shape(N=20, M=20, V=7)
 
@@ -72,3 +79,22 @@ def test_order_queries_cost_a_pass_each() -> None:
     costs = [costs_of(config_of("recor", f"method.order_queries={C}"), PAPER)["recor"] for C in (0, 1, 4)]
     assert [cost.forward_passes for cost in costs] == [2, 3, 6]
     assert costs[0].flops < costs[1].flops < costs[2].flops
+
+
+def flops_of_a_step(method: str) -> float:
+    """FLOPs of a gradient step of ARG at the paper's scale, from its rows to its gradient."""
+    config = compose(["task=arg", "scale=paper", f"method={method}", "device=cpu"])
+    model, row, plain = build_model(config, PAPER), METHODS[method], random_rows(2, 20, 20, 7)
+    model.initialise(0)
+    rows = replace(plain, orders=np.tile(np.arange(20), (2, 1)))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        batch = row.prepare(config.method, model, rows, rng(0, "rollout", 0, 0), 0)
+        row.loss(config.method, model, batch, None).total.backward()
+    return counter.get_total_flops() / len(rows) * config.batch_size
+
+
+def test_twice_the_rows_make_a_step_of_clm_and_mdm_cost_what_recors_costs() -> None:
+    recor = flops_of_a_step("recor")
+    assert flops_of_a_step("clm") == pytest.approx(recor, rel=0.05)
+    assert flops_of_a_step("mdm") == pytest.approx(recor, rel=0.05)
+    assert flops_of_a_step("ar_gt") == pytest.approx(1.5 * recor, rel=0.05), "a query stream more, and twice the rows"
