@@ -43,7 +43,7 @@ def ao_arm_loss(_: AoArmConfig, model: Model, batch: OrderBatch, __: None) -> Lo
 def mdm_loss(method: MdmConfig, model: Model, batch: MaskedBatch, _: None) -> LossSums:
     """Weighted cross-entropy l of the masked slots: alpha (1 - exp(-l))^gamma by token, and by time t."""
     prompts, responses = _tensors(model, batch.prompts, batch.responses)
-    masked = torch.as_tensor(batch.masked, device=model.flat.device)
+    masked = torch.tensor(batch.masked, device=model.flat.device)
     losses = cross_entropy(model.denoise(prompts, responses, masked), responses) * masked  # (R, M)
     weighted = losses * torch.as_tensor(time_weights(method, batch.times), device=losses.device)[:, None]
     if method.reweight_tokens:
@@ -60,5 +60,5 @@ def time_weights(method: MdmConfig, times: np.ndarray) -> np.ndarray:
 
 
 def _tensors(model: Model, *arrays: np.ndarray) -> list[Tensor]:
-    """Token ids and slots as torch indexes with them."""
+    """Copies of token ids and slots, in the type that torch indexes with: a batch may be shared and read-only."""
     return [torch.as_tensor(array.astype(np.int64), device=model.flat.device) for array in arrays]

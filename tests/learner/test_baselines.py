@@ -9,8 +9,9 @@ import torch
 from actors.masking import mask
 from actors.orders import known_order, left_to_right, random_order
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
-from recor_dist.config import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
+from recor_dist.config import SCHEMAS, AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
 from recor_dist.messages import MaskedBatch, Rows
+from recor_dist.methods import METHODS
 from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State, log_softmax
@@ -139,3 +140,15 @@ def test_the_token_weights_are_part_of_what_is_differentiated() -> None:
             losses.append(mdm_loss(method, model, batch, None).total.item())
             model.token_head.weight.sub_(sign * 1e-3 * gradient / gradient.norm())
     assert (losses[0] - losses[1]) / 2e-3 == pytest.approx(gradient.norm().item(), rel=5e-3)
+
+
+@pytest.mark.parametrize("name", ["clm", "ar_gt", "ao_arm", "mdm"])
+def test_a_batch_that_is_shared_and_read_only_is_learned_from_without_touching_it(name: str) -> None:
+    """As Ray hands it out; torch warns of such an array where it is not copied, and a warning is an error here."""
+    row, model, method = METHODS[name], small_model(), SCHEMAS["method"][name]()
+    batch = row.prepare(method, model, ROWS, random(), 0)
+    for array in vars(batch).values():
+        if isinstance(array, np.ndarray):
+            array.setflags(write=False)
+    row.loss(method, model, batch, None).total.backward()
+    assert model.wte.weight.grad.abs().sum() > 0
