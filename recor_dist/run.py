@@ -38,7 +38,7 @@ def show(result: dict[str, Any], out: str) -> None:
     for column in columns:
         table.add_column(column, justify="left" if column in ("", "decoder") else "right", no_wrap=column == "decoder")
     for split in ("val", "test"):
-        for decoder, figures in result[split]["decoders"].items():
+        for decoder, figures in sorted(result[split]["decoders"].items()):
             tau = f"{figures['kendall_tau']:.3f}" if "kendall_tau" in figures else "-"
             exact, tokens = f"{figures['exact_match']:.4f}", f"{figures['token_accuracy']:.4f}"
             passes, flops = f"{figures['forward_passes']}", f"{figures['flops'] / 1e6:,.2f}"
