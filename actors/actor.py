@@ -77,12 +77,12 @@ class RolloutActor:
     def _computed(
         self, version: int, weights: list[ray.ObjectRef], compute: Callable[[Worker], Any]
     ) -> tuple[Receipt, Any]:
-        """Pulls the weights unless they are those of the ticket before. The reference comes in a list: Ray would
-        fetch a bare one itself, needed or not."""
+        """Pulls the weights, unless none are needed or they are those of the ticket before. The reference comes in a
+        list: Ray would fetch a bare one itself, needed or not."""
         assert self.worker is not None
         began = time.perf_counter()
         pulled = 0
-        if self.worker.version != version:
+        if weights and self.worker.version != version:
             try:
                 flat = ray.get(weights[0])
             except ray.exceptions.RayError as error:

@@ -7,7 +7,7 @@ step, or give up. All times are numbers that the engine passes in.
 What it promises, whatever happens in whatever order:
 - in each life of the learner every ticket is consumed exactly once, in the order of (step, group);
 - a ticket of step s names weights v_max(0, s - lag), and is issued only when those are published: at most lag + 1 steps
-  are under way, which is the backpressure;
+  are under way, which is the backpressure (some more where tickets need no weights);
 - a ticket is reissued when its actor is lost or its time is up, and only then; the first answer counts, later ones are
   duplicates with the same bits;
 - every evaluation ticket is answered once, and never holds up the step that the learner waits for, unless evaluations
@@ -81,6 +81,7 @@ class Pool:
     groups: int  # tickets of a step
     lag: int
     patience: float  # seconds an actor may take for a ticket
+    ahead: int = 0  # further steps that may be under way, where tickets need no weights
     learned: int = 0  # steps that the learner has taken: v_learned is published
     learning: bool = False
     actors: dict[str, _Work | None] = field(default_factory=dict)
@@ -210,7 +211,7 @@ class Pool:
                 yield ticket
 
     def _end_of_window(self) -> int:
-        return min(self.steps, self.learned + self.lag + 1)
+        return min(self.steps, self.learned + self.lag + self.ahead + 1)
 
     def _actor_for(self, ticket: Work, idle: list[str]) -> str | None:
         """An idle actor on which the ticket has not failed; one on which it has only if there is no other at all."""

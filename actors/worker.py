@@ -3,16 +3,17 @@
 The same ticket with the same weights gives the same bits on every worker, the first time and every other time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from data.shards import Dataset
 from recor_dist.config import Config
+from recor_dist.decode import Decoder
 from recor_dist.device import autocast
 from recor_dist.evaluate import pad_rows, score
-from recor_dist.messages import EvalSums, Generation, Rows, Ticket
+from recor_dist.messages import EvalSums, Rows, Ticket
 from recor_dist.model import Model
 from recor_dist.rng import rng
 
@@ -24,10 +25,12 @@ class Worker:
         data: Dataset,
         model: Model,
         prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any],
-        generate: Callable[[Model, np.ndarray], Generation],
+        decoders: Mapping[str, Decoder],
+        uses_weights: bool,
     ) -> None:
+        """`decoders`, the first of which is run in validation; `uses_weights`: whether `prepare` looks at the model."""
         self.config, self.data, self.model = config, data, model
-        self.prepare, self.generate = prepare, generate
+        self.prepare, self.decoders, self.uses_weights = prepare, decoders, uses_weights
         self.row_order = data.row_order(config.seed)
         self.version: int | None = None
 
@@ -38,17 +41,26 @@ class Worker:
 
     def roll_out(self, ticket: Ticket) -> Any:
         """The training batch of a ticket."""
-        assert self.version == ticket.version, f"{ticket} needs other weights than v_{self.version}"
+        if self.uses_weights:
+            assert self.version == ticket.version, f"{ticket} needs other weights than v_{self.version}"
         start = ticket.step * self.config.batch_size + ticket.group * self.config.rollout_size
         rows = self.data.take(self.row_order, start, self.config.rollout_size)
         random = rng(self.config.seed, "rollout", ticket.step, ticket.group)
         with autocast(self.config):
             return self.prepare(self.config.method, self.model, rows, random, ticket.version)
 
-    def evaluate(self, split: str, index: int) -> EvalSums:
-        """Scores evaluation ticket `index` of a split with the weights that are loaded."""
+    def evaluate(self, split: str, index: int) -> dict[str, EvalSums]:
+        """Scores evaluation ticket `index` of a split with the weights that are loaded, by decoder.
+
+        The test is for every decoder, validation for the first alone. What a decoder draws depends on its name, the
+        split and the ticket, never on the other decoders.
+        """
         size = self.config.eval.size
         rows = self.data.read_split(split, index * size, size)
-        with autocast(self.config):
-            generation = self.generate(self.model, pad_rows(rows, size).prompts)
-        return score(generation, rows)
+        prompts = pad_rows(rows, size).prompts
+        sums = {}
+        for name in list(self.decoders)[: None if split == "test" else 1]:
+            random = rng(self.config.seed, f"evaluate/{split}/{name}", index)
+            with autocast(self.config):
+                sums[name] = score(self.decoders[name].answer(self.model, prompts, random), rows)
+        return sums

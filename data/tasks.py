@@ -11,7 +11,7 @@ from data import arg, custom, mul
 from data.shards import shard_sizes
 from data.splits import SPLITS, split_of
 from data.vocab import Vocabulary
-from recor_dist.config import Config, CustomConfig, GeneratedTaskConfig, Mistake, check_response_length
+from recor_dist.config import Config, CustomConfig, GeneratedTaskConfig, Mistake, check_order, check_response_length
 from recor_dist.messages import Rows
 from recor_dist.rng import rng
 
@@ -40,6 +40,7 @@ def task_of(config: Config) -> Task:
         assert config.data.source is not None
         source = custom.read_source(config.task, config.data.source)
         check_response_length(config, source.M)
+        check_order(config, source.ordered)
         spec = {
             "format": FORMAT,
             "task": "custom",
@@ -53,6 +54,7 @@ def task_of(config: Config) -> Task:
         return Task(spec, source.N, source.M, source.vocabulary, "recorded" if source.ordered else None, sizes, make)
     assert isinstance(config.task, GeneratedTaskConfig)
     module, order = GENERATORS[config.task.name]
+    check_order(config, order is not None)
     counts = {"train": config.task.train_rows, "val": config.task.val_rows, "test": config.task.test_rows}
     sizes = {split: shard_sizes(counts[split], cut) for split in SPLITS}
     spec = {"format": FORMAT, "task": asdict(config.task), "shard_rows": cut}

@@ -110,6 +110,10 @@ class MethodConfig:
 
     name: str = setting(MISSING, "the method")
 
+    def needs_order(self) -> bool:
+        """Whether it learns from the known order of the rows."""
+        return False
+
 
 @dataclass
 class RecorConfig(MethodConfig):
@@ -132,6 +136,54 @@ class RecorConfig(MethodConfig):
     focal: float = setting(0.0, "exponent of the focal factor |label - p| on the BCE; 0, or 1 and more", at_least=0)
     lm_weight: float = setting(1.0, "weight of the token loss", at_least=0)
     order_weight: float = setting(1.0, "weight of the order loss", at_least=0)
+
+
+@dataclass
+class ClmConfig(MethodConfig):
+    """Causal language model: left to right."""
+
+    name: str = setting("clm", "the method", choices=("clm",))
+
+
+@dataclass
+class ArGtConfig(MethodConfig):
+    """Autoregression in the ground-truth order, which the order head imitates."""
+
+    name: str = setting("ar_gt", "the method", choices=("ar_gt",))
+    order_queries: int = setting(0, "C: learned order queries; 0 reads the order off the main stream", at_least=0)
+    order_weight: float = setting(1.0, "weight of the order loss; the token loss weighs 1", above=0)
+
+    def needs_order(self) -> bool:
+        return True
+
+
+@dataclass
+class AoArmConfig(MethodConfig):
+    """Any-order autoregression: every order is as likely as any other."""
+
+    name: str = setting("ao_arm", "the method", choices=("ao_arm",))
+
+
+@dataclass
+class MdmConfig(MethodConfig):
+    """Masked diffusion; one run is evaluated with every decoder."""
+
+    name: str = setting("mdm", "the method", choices=("mdm",))
+    suffix: bool = setting(False, "SufMDM: leave a suffix of random length unmasked in training")
+    diffusion_steps: int = setting(20, "T in training: slots are masked with probability 1/T, 2/T .. 1", at_least=1)
+    steps: int = setting(20, "T in decoding: forward passes an answer", at_least=1)
+    decoder: str = setting(
+        "top_prob",
+        "the decoder of validation and of the headline figures",
+        choices=("vanilla", "top_prob", "top_margin"),
+    )
+    rewrite: bool = setting(False, "adaptive decoders may change or mask again what they have written")
+    time_weight: str = setting(
+        "linear", "weight of a row masked at time t: T-t, 1/(t+1), or 1", choices=("linear", "original", "none")
+    )
+    reweight_tokens: bool = setting(True, "weigh a token's loss l by alpha (1 - exp(-l))^gamma: the hard ones more")
+    alpha: float = setting(0.25, "factor of the token weights", above=0)
+    gamma: float = setting(1.0, "exponent of the token weights; 0, or 1 and more", at_least=0)
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -255,7 +307,7 @@ class Config:
 # What each choice of the groups `task` and `method` may set.
 SCHEMAS = {
     "task": {"arg": ArgConfig, "mul": MulConfig, "custom": CustomConfig},
-    "method": {"recor": RecorConfig},
+    "method": {"recor": RecorConfig, "clm": ClmConfig, "ar_gt": ArGtConfig, "mdm": MdmConfig, "ao_arm": AoArmConfig},
 }
 
 
@@ -311,6 +363,8 @@ def validate(config: Config) -> None:
             raise Mistake(f"{key}={place}: names no folder or file; leave it out for the default")
     if isinstance(config.method, RecorConfig):
         _check_recor(config.method)
+    if isinstance(config.method, MdmConfig) and 0 < config.method.gamma < 1:
+        raise Mistake(f"method.gamma={config.method.gamma}: its slope is infinite at 0; allowed: 0, or 1 and more")
     if (M := config.task.slots()) is not None:
         check_response_length(config, M)
 
@@ -331,6 +385,15 @@ def check_response_length(config: Config, M: int) -> None:
     K = getattr(config.method, "token_queries", 1)
     if K > M:
         raise Mistake(f"method.token_queries={K}: a response has M={M} slots; allowed: 1 to {M}")
+
+
+def check_order(config: Config, known: bool) -> None:
+    """Refuses a method that learns from the order of the rows where none is known."""
+    if config.method.needs_order() and not known:
+        raise Mistake(
+            f"method={config.method.name}: learns from a known order, and task={config.task.name} has none; "
+            "give every row of data.source an `order`, or use method=recor"
+        )
 
 
 def _check_ranges(config: Any, prefix: str = "") -> None:

@@ -4,11 +4,13 @@ Evaluation is cut into tickets of a fixed size, too, the last one padded, so tha
 computed them.
 """
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from recor_dist.messages import EvalSums, Generation, Rows
+from recor_dist.messages import Cost, EvalSums, Generation, Rows
 
 
 def pad_rows(rows: Rows, size: int) -> Rows:
@@ -49,3 +51,22 @@ def summarise(sums: EvalSums) -> dict[str, Any]:
         "mean_step": [float(step) for step in sums.fills @ np.arange(1, M + 1) / sums.rows],  # by slot, steps from 1
     }
     return summary if sums.tau is None else {**summary, "kendall_tau": sums.tau / sums.rows}
+
+
+# --- several decoders, by name; the first gives the headline figures -------------------------------------------------
+
+
+def add_by_decoder(a: Mapping[str, EvalSums], b: Mapping[str, EvalSums]) -> dict[str, EvalSums]:
+    """What the same decoders gave on further rows."""
+    assert list(a) == list(b)
+    return {name: a[name] + b[name] for name in a}
+
+
+def headline(sums: Mapping[str, EvalSums]) -> EvalSums:
+    return next(iter(sums.values()))
+
+
+def summarise_by_decoder(sums: Mapping[str, EvalSums], costs: Mapping[str, Cost]) -> dict[str, Any]:
+    """The headline figures, and under `decoders` those of each one with what an answer costs."""
+    decoders = {name: summarise(part) | asdict(costs[name]) for name, part in sums.items()}
+    return summarise(headline(sums)) | {"decoders": decoders}

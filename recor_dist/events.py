@@ -21,7 +21,7 @@ class Evaluated:
 
     version: int
     split: str
-    sums: EvalSums
+    sums: dict[str, EvalSums]  # by decoder
     done: int
     total: int
 

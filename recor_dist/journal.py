@@ -44,12 +44,18 @@ class Journal:
 
     def evaluation(self, version: int, split: str, figures: dict[str, Any]) -> None:
         self.evaluated.add(version)
-        numbers = {f"eval/{split}/{name}": value for name, value in figures.items() if isinstance(value, float)}
-        self._write({"step": version, **numbers})
+        record = {"step": version, **_numbers(f"eval/{split}", figures)}
+        for decoder, part in figures["decoders"].items() if split == "test" else ():
+            record |= _numbers(f"eval/{split}/{decoder}", part)
+        self._write(record)
 
     def _write(self, record: dict[str, Any]) -> None:
         self.file.write(json.dumps(record).encode() + b"\n")
         self.file.flush()
+
+
+def _numbers(prefix: str, figures: dict[str, Any]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in figures.items() if isinstance(value, float)}
 
 
 def _step(line: bytes) -> float:

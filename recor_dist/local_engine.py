@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from operator import add
 
 from data.shards import Dataset
 from learner.update import LearnerState
 from recor_dist.config import Config
+from recor_dist.evaluate import add_by_decoder
 from recor_dist.events import Checkpoint, Evaluated, Event, Stepped, checkpoint_due, splits_due
 from recor_dist.messages import Ticket
 from recor_dist.methods import make_learner, make_worker
@@ -42,7 +42,8 @@ class LocalEngine:
         """Rolls out and learns the next step; returns its metrics."""
         n = self.learner.step
         version = max(0, n - self.config.lag)
-        self.worker.load(version, self.learner.versions[version])
+        if self.worker.uses_weights:
+            self.worker.load(version, self.learner.versions[version])
         groups = range(self.config.batch_size // self.config.rollout_size)
         return self.learner.update([self.worker.roll_out(Ticket(n, group, version)) for group in groups])
 
@@ -56,7 +57,7 @@ class LocalEngine:
                 if stopping():
                     return
                 sums.append(self.worker.evaluate(split, index))
-                yield Evaluated(version, split, reduce(add, sums), index + 1, total)
+                yield Evaluated(version, split, reduce(add_by_decoder, sums), index + 1, total)
 
     def close(self) -> None:
         """Nothing is held open."""

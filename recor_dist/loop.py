@@ -33,8 +33,9 @@ from data.tasks import task_of
 from learner.update import LearnerState, initial_state
 from recor_dist import checkpoint
 from recor_dist.config import Config, Mistake, total_steps
+from recor_dist.cost import costs_of
 from recor_dist.device import fingerprint, resolve_device, set_up_torch
-from recor_dist.evaluate import summarise
+from recor_dist.evaluate import summarise_by_decoder
 from recor_dist.events import Checkpoint, Stepped, splits_due
 from recor_dist.files import exclusive, open_folder, read_json, write_json
 from recor_dist.identity import check_data, check_machine, default_out, keep_earlier_choices, mark, open_run
@@ -115,6 +116,7 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
     def restore() -> LearnerState:
         return checkpoint.load_newest(out, model) or initial_state(model, config.seed)
 
+    costs = costs_of(config, data.shape)
     began = time.monotonic()
     state = restore()
     if state.step:
@@ -146,7 +148,7 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
             elif event.done < event.total:
                 display.evaluating(event.split, event.done, event.total)
             else:
-                figures = summarise(event.sums)
+                figures = summarise_by_decoder(event.sums, costs)
                 journal.evaluation(event.version, event.split, figures)
                 display.evaluated(event.split, figures)
                 if event.version == steps:

@@ -106,6 +106,27 @@ class RecorBatch:
 
 
 @dataclass(frozen=True)
+class OrderBatch:
+    """A ticket whose rows are written in a given order: what CLM, AR-GT and AO-ARM learn from."""
+
+    version: int  # weights its ticket names; it was made without
+    prompts: np.ndarray  # (R, N) unsigned
+    tokens: np.ndarray  # (R, M) unsigned: response tokens in generation order
+    order: np.ndarray  # (R, M) int16: the slot of each step
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """A ticket with some of its response hidden: what MDM learns from, e.g. R=64 rows of ARG at T=20."""
+
+    version: int  # weights its ticket names; it was made without
+    prompts: np.ndarray  # (R, N) unsigned
+    responses: np.ndarray  # (R, M) unsigned
+    masked: np.ndarray  # (R, M) bool: True where a token is hidden
+    times: np.ndarray  # (R,) int32: t of each row, 0..T-1
+
+
+@dataclass(frozen=True)
 class EvalSums:
     """What evaluation adds up, over the rows of a ticket or of a whole split."""
 
@@ -120,6 +141,14 @@ class EvalSums:
         return EvalSums(
             self.rows + other.rows, self.exact + other.exact, self.tokens + other.tokens, self.fills + other.fills, tau
         )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one answer costs."""
+
+    forward_passes: int  # complete passes over prompt and response: with a KV cache, each stream is one
+    flops: int  # 2 a multiply-add, matrix products and attention only
 
 
 @dataclass(frozen=True)

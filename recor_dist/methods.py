@@ -6,32 +6,65 @@ from typing import Any
 
 import numpy as np
 
+from actors.masking import mask
+from actors.orders import known_order, left_to_right, random_order
 from actors.rollout import rollout
 from actors.worker import Worker
 from data.shards import Dataset
+from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
 from learner.losses import LossSums, recor_loss, recor_statistics
 from learner.update import Learner
 from recor_dist.config import Config
-from recor_dist.decode import generate
+from recor_dist.decode import Decoder, generate, generate_in_random_order, generate_left_to_right
+from recor_dist.denoise import mdm_decoders
 from recor_dist.device import set_up_torch
-from recor_dist.messages import Generation, Rows, Shape
+from recor_dist.messages import Rows, Shape
 from recor_dist.model import Model
+
+
+def no_statistics(_: Any, __: Sequence[Any]) -> None:
+    """For a loss that takes each ticket by itself."""
 
 
 @dataclass(frozen=True)
 class Method:
     """`prepare` runs on actors, `loss` (after `statistics` over all tickets of the step) on the learner."""
 
-    prepare: Callable[
-        [Any, Model, Rows, np.random.Generator, int], Any
-    ]  # method, model, rows, random, version -> batch
+    # method, model, rows, random, version -> batch
+    prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any]
     loss: Callable[[Any, Model, Any, Any], LossSums]  # method, model, batch, statistics
-    statistics: Callable[[Any, Sequence[Any]], Any]  # method, batches of the step
-    generate: Callable[[Model, np.ndarray], Generation]  # model, prompts
+    decoders: Callable[[Any], dict[str, Decoder]]  # method -> decoders by name; the first gives the headline figures
+    uses_weights: bool  # False: `prepare` leaves the model alone, and a ticket may be computed with any weights
+    statistics: Callable[[Any, Sequence[Any]], Any] = no_statistics  # method, batches of the step
 
 
 METHODS = {
-    "recor": Method(prepare=rollout, loss=recor_loss, statistics=recor_statistics, generate=generate),
+    "recor": Method(
+        prepare=rollout,
+        loss=recor_loss,
+        decoders=lambda method: {"recor": Decoder(generate, passes=2 + method.order_queries)},
+        uses_weights=True,
+        statistics=recor_statistics,
+    ),
+    "clm": Method(
+        prepare=left_to_right,
+        loss=clm_loss,
+        decoders=lambda _: {"clm": Decoder(generate_left_to_right, passes=1)},
+        uses_weights=False,
+    ),
+    "ar_gt": Method(
+        prepare=known_order,
+        loss=ar_gt_loss,
+        decoders=lambda method: {"ar_gt": Decoder(generate, passes=2 + method.order_queries)},
+        uses_weights=False,
+    ),
+    "mdm": Method(prepare=mask, loss=mdm_loss, decoders=mdm_decoders, uses_weights=False),
+    "ao_arm": Method(
+        prepare=random_order,
+        loss=ao_arm_loss,
+        decoders=lambda _: {"ao_arm": Decoder(generate_in_random_order, passes=2)},
+        uses_weights=False,
+    ),
 }
 
 
@@ -49,7 +82,8 @@ def make_worker(config: Config, data: Dataset) -> Worker:
     """What computes tickets, in this process."""
     set_up_torch(config)
     method = METHODS[config.method.name]
-    return Worker(config, data, build_model(config, data.shape), method.prepare, method.generate)
+    model, decoders = build_model(config, data.shape), method.decoders(config.method)
+    return Worker(config, data, model, method.prepare, decoders, method.uses_weights)
 
 
 def make_learner(config: Config, shape: Shape, steps: int) -> Learner:

@@ -6,6 +6,10 @@
   order queries  q_1 .. q_C for each step t                read the same; concatenated -> Q(s_t, .) over the M slots
                                                            (with C = 0, Q comes from the main stream itself)
 
+Two baselines read the same weights in simpler ways: left to right, the main stream itself predicts the next token
+(`predict_all`); and `denoise` lets prompt and response see each other in full, the token query standing in every masked
+slot, so that it is the MASK token.
+
 All streams use the same weights. Position table: 0..N for prompt and SEP, N+1+j for response slot j. Step t's state s_t
 is (prompt, y_rho_1 .. y_rho_{t-1}), in generation order a prefix: masks are the same for every row of a batch.
 
@@ -190,6 +194,10 @@ class Model(nn.Module):
     def _slots(self, slots: Tensor) -> Tensor:
         return self.wpe(slots + self.shape.N + 1)
 
+    def _token(self, tokens: Tensor, slots: Tensor) -> Tensor:
+        """(B,), (B,) -> (B, 1, D): one written token a row."""
+        return (self.wte(tokens) + self._slots(slots))[:, None]
+
     def _order_queries(self, rows: int, steps: int) -> Tensor:
         """(rows, steps * C, D): the C vectors for each step, steps outermost."""
         assert self.order_query is not None
@@ -233,6 +241,21 @@ class Model(nn.Module):
         token_logits = self.token_head(asked).unflatten(1, (M, K))
         return Streams(token_logits, self._order_logits(ordered if self.C else main))
 
+    def predict_all(self, prompts: Tensor, responses: Tensor) -> Tensor:
+        """Left to right: logits (B, M, V) of each response token, read off the main stream at the one before it."""
+        assert not self.C
+        slots = torch.arange(self.shape.M - 1, device=responses.device)
+        x = torch.cat([self._prompt(prompts), self.wte(responses[:, :-1]) + self._slots(slots)], dim=1)  # (B, N + M, D)
+        y = self._run(x, new=x.shape[1], start=self.shape.N, mask=self._mask(self._stream_mask, 0, x), cache=None)
+        return self.token_head(y)
+
+    def denoise(self, prompts: Tensor, responses: Tensor, masked: Tensor) -> Tensor:
+        """Logits (B, M, V) at every slot of responses (B, M), of which those in `masked` (B, M) are hidden."""
+        N, M = self.shape.N, self.shape.M
+        tokens = torch.where(masked[..., None], self.token_query, self.wte(responses))
+        x = torch.cat([self._prompt(prompts), tokens + self.wpe.weight[N + 1 :]], dim=1)  # (B, N + 1 + M, D)
+        return self.token_head(self._run(x, new=N + 1 + M, start=N + 1, mask=None, cache=None))
+
     # --- who may look where ------------------------------------------------------------------------------------------
 
     def _mask(self, build: Callable[[int], np.ndarray], K: int, like: Tensor) -> Tensor:
@@ -274,18 +297,32 @@ class Model(nn.Module):
 
     def start(self, prompts: Tensor, cache: Cache) -> Tensor:
         """Reads the prompts (B, N) into an empty cache; returns the order logits of s_1 (B, M)."""
-        return self._advance(self._prompt(prompts), cache)
+        return self._next_order(self._advance(self._prompt(prompts), cache))
 
     def step(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
         """Writes one token a row (B,) at its slot (B,); returns the order logits of the state that follows (B, M)."""
-        return self._advance((self.wte(tokens) + self._slots(slots))[:, None], cache)
+        return self._next_order(self._advance(self._token(tokens, slots), cache))
+
+    def predict_first(self, prompts: Tensor, cache: Cache) -> Tensor:
+        """Left to right: reads the prompts (B, N) into an empty cache; returns logits (B, V) of the first token."""
+        return self.token_head(self._advance(self._prompt(prompts), cache)[:, 0])
+
+    def predict_next(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
+        """Left to right: writes one token a row (B,) at its slot (B,); returns logits (B, V) of the one behind it."""
+        return self.token_head(self._advance(self._token(tokens, slots), cache)[:, 0])
 
     def _advance(self, x: Tensor, cache: Cache) -> Tensor:
-        """Everything in x and the cache may be seen by every row, so no mask is needed."""
+        """(B, 1 + C, D): what the newest token and the order queries read.
+
+        Everything in x and the cache may be seen by every row, so no mask is needed.
+        """
         new = x.shape[1]
         if self.C:
             x = torch.cat([x, self._order_queries(x.shape[0], 1)], dim=1)
-        y = self._run(x, new=new, start=new - 1, mask=None, cache=cache)  # the newest token, and the order queries
+        return self._run(x, new=new, start=new - 1, mask=None, cache=cache)
+
+    def _next_order(self, y: Tensor) -> Tensor:
+        """(B, 1 + C, D) -> order logits (B, M)."""
         return self._order_logits(y[:, 1:] if self.C else y)[:, 0]
 
     def ask(self, slots: Tensor, cache: Cache) -> Tensor:

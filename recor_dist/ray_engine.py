@@ -35,10 +35,11 @@ from learner.learner import LearnerActor
 from learner.update import LearnerState
 from recor_dist.config import Config, Mistake
 from recor_dist.device import fingerprint
+from recor_dist.evaluate import add_by_decoder
 from recor_dist.events import Checkpoint, Evaluated, Event, Stepped, checkpoint_due, splits_due
 from recor_dist.messages import EvalSums, EvalTicket, Hello, Receipt, Ticket
 from recor_dist.meter import Meter
-from recor_dist.methods import make_learner, make_worker
+from recor_dist.methods import METHODS, make_learner, make_worker
 from recor_dist.ray_cluster import (
     actor_resources,
     cluster_in_words,
@@ -53,6 +54,7 @@ LEARNER = "learner"
 TICK = 0.5  # seconds between looks at the clock while no answer comes
 ROUND = 2.0  # seconds between looks at the cluster
 PATIENCE_WITH_PLACEMENT = 20.0  # seconds until actors without a place are spoken of
+AHEAD = 3  # further steps under way where tickets need no weights
 LAST_WORDS = 2.0  # seconds for the last state when the run is stopped: `ray job stop` leaves three
 
 # Whoever dies is replaced by the engine, which knows what was lost; Ray would restart it with its state gone.
@@ -105,12 +107,14 @@ class RayEngine:
         self.config, self.data, self.steps = config, data, steps
         self.restore, self.check_machine = restore, check_machine
         groups = config.batch_size // config.rollout_size
-        self.pool = Pool(steps, groups, config.lag, config.deadline.answer, learned=state.step)
+        self.uses_weights = METHODS[config.method.name].uses_weights
+        ahead = 0 if self.uses_weights else AHEAD
+        self.pool = Pool(steps, groups, config.lag, config.deadline.answer, ahead, learned=state.step)
         self.members: dict[str, Member] = {}
         self.pending: dict[ray.ObjectRef, Call] = {}
         self.batches: dict[Ticket, ray.ObjectRef] = {}
         self.weights: dict[int, ray.ObjectRef] = {}  # published versions that somebody may still name
-        self.scores: dict[tuple[int, str], tuple[int, EvalSums | None]] = {}  # answered tickets of an evaluation
+        self.scores: dict[tuple[int, str], tuple[int, dict[str, EvalSums]]] = {}  # answered tickets of an evaluation
         self.evaluated: set[int] = set()  # versions whose evaluation was asked for
         self.machine: dict[str, str | int] | None = None  # the fingerprint all must share
         self.waiting_room: list[str] = []  # actors that came before the learner
@@ -204,7 +208,8 @@ class RayEngine:
         if isinstance(command, Issue):
             handle, ticket = self.members[command.actor].handle, command.ticket
             method = handle.roll_out if isinstance(ticket, Ticket) else handle.evaluate
-            receipt, answer = method.remote(ticket, [self.weights[ticket.version]])
+            needed = self.uses_weights or isinstance(ticket, EvalTicket)
+            receipt, answer = method.remote(ticket, [self.weights[ticket.version]] if needed else [])
             self.pending[receipt] = Call("work", command.actor, ticket, (answer,))
         elif isinstance(command, Learn):
             self._learn(command.step)
@@ -284,7 +289,7 @@ class RayEngine:
             self.pool.evaluate([call.work])
             return
         done, before = self.scores.get((version, split), (0, None))
-        done, sums = done + 1, sums if before is None else before + sums
+        done, sums = done + 1, add_by_decoder(before, sums) if before else sums
         self.scores[version, split] = done, sums
         total = len(self._eval_tickets(version, split))
         if done == total:

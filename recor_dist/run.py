@@ -34,13 +34,15 @@ def show(result: dict[str, Any], out: str) -> None:
     """The result as a short table, and where everything is."""
     console = Console()
     table = Table(title=f"{result['task']} · {result['method']} · {result['steps']:,} steps", title_justify="left")
-    for column in ("", "rows", "exact match", "token accuracy", "order (Kendall's tau)"):
-        table.add_column(column, justify="right" if column else "left")
+    columns = ("", "rows", "decoder", "exact match", "token accuracy", "order (tau)", "passes", "MFLOPs")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("", "decoder") else "right", no_wrap=column == "decoder")
     for split in ("val", "test"):
-        figures = result[split]
-        tau = f"{figures['kendall_tau']:.3f}" if "kendall_tau" in figures else "-"
-        exact, tokens = f"{figures['exact_match']:.4f}", f"{figures['token_accuracy']:.4f}"
-        table.add_row(split, f"{figures['rows']:,}", exact, tokens, tau)
+        for decoder, figures in sorted(result[split]["decoders"].items()):
+            tau = f"{figures['kendall_tau']:.3f}" if "kendall_tau" in figures else "-"
+            exact, tokens = f"{figures['exact_match']:.4f}", f"{figures['token_accuracy']:.4f}"
+            passes, flops = f"{figures['forward_passes']}", f"{figures['flops'] / 1e6:,.2f}"
+            table.add_row(split, f"{figures['rows']:,}", decoder, exact, tokens, tau, passes, flops)
     console.print(table)
     steps = " ".join(f"{step:.1f}" for step in result["test"]["mean_step"])
     print(f"mean step at which each slot was filled: {steps}")

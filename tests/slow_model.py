@@ -5,6 +5,7 @@ far, and a query then reads it, layer by layer.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +47,20 @@ class SlowModel:
         else:
             outputs = self._norm(layers[-1][-1], "ln_f")
         return self.w["order_head.weight"] @ outputs + self.w["order_head.bias"]
+
+    def next_logits(self, state: State) -> np.ndarray:
+        """(V,): what stands behind the last written token, read off the main stream."""
+        return self.w["token_head.weight"] @ self._norm(self._main_stream(state)[-1][-1], "ln_f")
+
+    def denoised_logits(self, prompt: Sequence[int], response: Sequence[int | None]) -> np.ndarray:
+        """(M, V): masked diffusion, where every position sees every other; None is a masked slot."""
+        embedding = self.w["wte.weight"]
+        tokens = [*embedding[list(prompt)], embedding[self.V]]
+        tokens += [self.w["token_query"] if token is None else embedding[token] for token in response]
+        x = np.stack(tokens) + self.w["wpe.weight"]
+        for layer in range(self.layers):
+            x = np.stack([self._block(layer, row, x) for row in x])
+        return np.stack([self.w["token_head.weight"] @ self._norm(row, "ln_f") for row in x[self.N + 1 :]])
 
     def _main_stream(self, state: State) -> list[np.ndarray]:
         """Inputs of each layer, and the last one's output: (rows, D) each."""

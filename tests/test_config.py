@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from recor_dist.command import CONF, compose
-from recor_dist.config import Mistake, flatten
+from recor_dist.config import SCHEMAS, Mistake, flatten, total_steps
 
 # The paper's two hyperparameter tables, ReCOR's columns, as printed.
 PAPER = {
@@ -45,10 +45,38 @@ def test_the_paper_scale_composes_to_the_papers_tables(task: str) -> None:
     assert (config.task.val_rows, config.task.test_rows) == (448, 1000)
 
 
+@pytest.mark.parametrize("task", ["arg", "mul"])
+@pytest.mark.parametrize("method", ["clm", "ar_gt", "mdm", "ao_arm"])
+def test_baselines_get_twice_the_rows_and_epochs_at_the_papers_scale(task: str, method: str) -> None:
+    config = compose([f"task={task}", f"method={method}", "scale=paper"])
+    assert (config.batch_size, config.epochs, config.learner.lr) == (2048, 200, 1e-3)
+    assert (config.learner.weight_decay, config.learner.warmup) == (0.1, 0)
+    assert (config.model.layers, config.model.width, config.model.heads) == (3, 384, 12)
+
+
+def test_masked_diffusion_takes_twenty_steps_with_linear_and_token_weights() -> None:
+    method = compose(["task=arg", "method=mdm", "scale=paper"]).method
+    assert (method.diffusion_steps, method.steps) == (20, 20)
+    assert (method.time_weight, method.reweight_tokens, method.alpha, method.gamma) == ("linear", True, 0.25, 1.0)
+    assert method.suffix is False
+
+
+@pytest.mark.parametrize("scale", ["paper", "laptop", "smoke"])
+@pytest.mark.parametrize("task", ["arg", "mul"])
+def test_every_method_takes_as_many_gradient_steps_as_recor(task: str, scale: str) -> None:
+    steps = set()
+    for method in SCHEMAS["method"]:
+        config = compose([f"task={task}", f"method={method}", f"scale={scale}"])
+        steps.add(total_steps(config, config.task.train_rows))
+    assert len(steps) == 1
+
+
+@pytest.mark.parametrize("method", ["recor", "clm", "ar_gt", "mdm", "ao_arm"])
 @pytest.mark.parametrize("scale", ["paper", "laptop", "smoke", "auto"])
 @pytest.mark.parametrize("task", ["arg", "mul", "custom"])
-def test_every_task_has_every_scale(task: str, scale: str) -> None:
+def test_every_task_has_every_scale(task: str, scale: str, method: str) -> None:
     words = [f"task={task}", f"scale={scale}"] + (["data.source=rows.jsonl"] if task == "custom" else [])
+    words.append(f"method={method}")
     config = compose(words)
     assert config.scale == ("laptop" if scale == "auto" else scale), "without a GPU, auto is laptop"
 
@@ -101,6 +129,14 @@ REFUSED = {
     "threads=100000": ["threads=100000: must be at least 1 and at most 256"],
     "task.train_rows=10": ["10 training rows give not one batch of 32"],
     "method.lm_weight=0 method.order_weight=0": ["nothing would be learned"],
+    "method=mdm method.steps=0": ["method.steps=0: must be at least 1"],
+    "method=mdm method.diffusion_steps=0": ["method.diffusion_steps=0: must be at least 1"],
+    "method=mdm method.decoder=top_p": ["allowed: vanilla, top_prob, top_margin", "did you mean top_prob?"],
+    "method=mdm method.gamma=0.5": ["method.gamma=0.5", "allowed: 0, or 1 and more"],
+    "method=mdm method.eta=0.5": ["method.eta: no such setting", "method.suffix"],
+    "method=clm method.order_queries=2": ["method.order_queries: no such setting"],
+    "method=ar_gt method.order_weight=0": ["method.order_weight=0.0: must be above 0"],
+    "method=sufmdm": ["allowed: ao_arm, ar_gt, clm, mdm, recor", "did you mean mdm?"],
     "data.source=rows.jsonl": ["data.source: only task=custom reads a source"],
     "task=custom": ["task=custom needs data.source=PATH"],
 }
@@ -135,8 +171,9 @@ def test_commands_refuse_with_one_line_and_exit_code_two(command: str, words: li
 def test_help_names_every_setting(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "recor_dist.run", "--help"]
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout
-    for key in flatten(compose(["scale=smoke"])):
-        assert key in shown or key.endswith(".name")
+    for method in SCHEMAS["method"]:
+        for key in flatten(compose(["scale=smoke", f"method={method}"])):
+            assert key in shown or key.endswith(".name")
 
 
 def test_identity_leaves_out_placement_and_nothing_else() -> None:

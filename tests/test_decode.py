@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from recor_dist.decode import generate
+from recor_dist.decode import generate, generate_in_random_order, generate_left_to_right
+from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State
 
@@ -41,3 +42,31 @@ def test_an_empty_prompt_and_a_single_slot_are_no_special_case() -> None:
     generation = generate(model, np.zeros((3, 0), dtype=np.uint8))
     assert generation.orders.tolist() == [[0]] * 3
     assert len(set(generation.responses.ravel())) == 1
+
+
+def test_left_to_right_answers_are_those_of_an_uncached_model() -> None:
+    model = small_model()
+    slow, prompts = SlowModel(model), random_rows(8).prompts
+    generation = generate_left_to_right(model, prompts)
+    for b, prompt in enumerate(prompts):
+        state = State(tuple(prompt.tolist()))
+        for t in range(4):
+            logits = slow.next_logits(state)
+            assert np.diff(np.sort(logits)[-2:]) > 1e-9
+            assert generation.responses[b, t] == logits.argmax()
+            state = state.write(t, int(logits.argmax()))
+    assert (generation.orders == np.arange(4)).all()
+
+
+def test_answers_in_random_order_are_those_of_an_uncached_model() -> None:
+    model = small_model()
+    slow, prompts = SlowModel(model), random_rows(8).prompts
+    generation = generate_in_random_order(model, prompts, rng(0, "evaluate/test/ao_arm", 0))
+    for b, prompt in enumerate(prompts):
+        state = State(tuple(prompt.tolist()))
+        for slot in generation.orders[b].tolist():
+            logits = slow.token_logits(state, slot)
+            assert generation.responses[b, slot] == logits.argmax()
+            state = state.write(slot, int(logits.argmax()))
+    assert (np.sort(generation.orders, axis=1) == np.arange(4)).all()
+    assert len({tuple(order) for order in generation.orders.tolist()}) > 1

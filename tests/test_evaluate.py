@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recor_dist.evaluate import kendall_tau, pad_rows, score, summarise
-from recor_dist.messages import Generation, Rows
+from recor_dist.evaluate import add_by_decoder, headline, kendall_tau, pad_rows, score, summarise, summarise_by_decoder
+from recor_dist.messages import Cost, Generation, Rows
 
 
 def tau_by_hand(a: list[int], b: list[int]) -> float:
@@ -51,3 +51,20 @@ def test_figures_of_a_split_add_up_over_tickets_and_leave_padding_out() -> None:
 def test_without_a_known_order_no_tau_is_claimed() -> None:
     rows = Rows(np.zeros((1, 1)), np.array([[1, 2]]))
     assert "kendall_tau" not in summarise(score(Generation(np.array([[1, 2]]), np.array([[0, 1]])), rows))
+
+
+def test_decoders_are_added_up_and_reported_by_name_the_first_one_on_top() -> None:
+    rows = Rows(np.zeros((2, 1)), np.array([[1, 2], [3, 4]]))
+    order = np.array([[0, 1], [0, 1]])
+    right, wrong = Generation(rows.responses, order), Generation(rows.responses * 0, order)
+    ticket = {"sure": score(right, rows), "lost": score(wrong, rows)}
+    sums = add_by_decoder(ticket, ticket)
+    assert headline(sums).exact == 4
+    summary = summarise_by_decoder(sums, {"sure": Cost(20, 1000), "lost": Cost(2, 100)})
+    assert (summary["rows"], summary["exact_match"], summary["token_accuracy"]) == (4, 1.0, 1.0)
+    assert list(summary["decoders"]) == ["sure", "lost"]
+    assert summary["decoders"]["lost"] == {
+        "rows": 4, "exact_match": 0.0, "token_accuracy": 0.0, "mean_step": [1.0, 2.0],
+        "forward_passes": 2, "flops": 100,
+    }  # fmt: skip
+    assert summary["decoders"]["sure"]["forward_passes"] == 20

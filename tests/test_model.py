@@ -117,6 +117,42 @@ def test_the_prompt_never_sees_the_response() -> None:
     assert not torch.equal(x.order[:, 1], y.order[:, 1])
 
 
+def test_left_to_right_the_main_stream_predicts_the_next_token() -> None:
+    model = small_model()
+    slow = SlowModel(model)
+    prompts, tokens, _, _ = trajectories()
+    order = torch.arange(M).expand(B, M)
+    logits = model.predict_all(prompts, tokens)
+    for b in range(B):
+        for t in range(M):
+            expected = slow.next_logits(state_at(prompts, tokens, order, b, t))
+            np.testing.assert_allclose(logits[b, t].detach(), expected, atol=1e-10)
+    with torch.inference_mode():
+        cache = model.new_cache(B)
+        cached = [model.predict_first(prompts, cache)]
+        cached += [model.predict_next(tokens[:, t], order[:, t], cache) for t in range(M - 1)]
+    np.testing.assert_allclose(torch.stack(cached, 1), logits.detach(), atol=1e-12)
+
+
+def test_a_denoiser_lets_every_position_see_every_other() -> None:
+    model = small_model()
+    slow = SlowModel(model)
+    prompts, responses, _, _ = trajectories()
+    masked = torch.tensor([[True] * M, [False] * M, [True, False, False, True]])
+    logits = model.denoise(prompts, responses, masked)
+    for b in range(B):
+        response = [None if hidden else token for token, hidden in zip(responses[b].tolist(), masked[b], strict=True)]
+        np.testing.assert_allclose(logits[b].detach(), slow.denoised_logits(prompts[b].tolist(), response), atol=1e-10)
+
+
+def test_a_masked_token_is_seen_by_nobody() -> None:
+    model = small_model()
+    prompts, responses, _, _ = trajectories()
+    masked = torch.tensor([[True, False, True, False]] * B)
+    other = torch.where(masked, (responses + 1) % V, responses)
+    assert torch.equal(model.denoise(prompts, responses, masked), model.denoise(prompts, other, masked))
+
+
 def test_sizes_are_those_of_the_paper() -> None:
     tiny = Model(ModelConfig(3, 384, 12), Shape(20, 20, 7))
     nano = Model(ModelConfig(6, 384, 12), Shape(455, 42, 20), order_queries=2)

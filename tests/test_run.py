@@ -56,6 +56,23 @@ def test_a_run_prints_its_table_where_it_was_saved_and_its_hash(tmp_path: Path) 
     assert f"error: out={out}: exists, and resume=never" in never.stderr
 
 
+def test_an_mdm_run_prints_a_row_for_each_decoder(tmp_path: Path) -> None:
+    done = run(tmp_path, "method=mdm", "method.suffix=true")
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^│ (val|test) .*│ (\w+) +│ .*│ +(\d+) │ +(\d+\.\d\d) │$", done.stdout, re.M)
+    assert [row[:3] for row in rows] == [
+        ("val", "adasufmdm_prob", "20"),
+        ("test", "adasufmdm_margin", "20"),
+        ("test", "adasufmdm_margin_T2", "2"),
+        ("test", "adasufmdm_prob", "20"),
+        ("test", "adasufmdm_prob_T2", "2"),
+        ("test", "sufmdm", "20"),
+        ("test", "sufmdm_T2", "2"),
+    ]
+    assert float(rows[1][3]) == pytest.approx(10 * float(rows[2][3]), abs=0.1)
+    assert run(tmp_path, "method=mdm", "method.suffix=true").stdout == done.stdout, "a finished run shows the same"
+
+
 def test_scale_auto_says_what_it_took_and_why(tmp_path: Path) -> None:
     words = ["task.train_rows=64", "task.test_rows=8", "task.val_rows=8", "epochs=2"]
     done = subprocess.run(

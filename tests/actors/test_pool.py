@@ -14,9 +14,11 @@ PATIENCE = 10.0
 class World(RuleBasedStateMachine):
     """A cluster that does to the pool whatever a cluster can do, and watches what comes of it."""
 
-    @initialize(steps=st.integers(1, 5), groups=st.integers(1, 3), lag=st.integers(0, 3))
-    def begin(self, steps: int, groups: int, lag: int) -> None:
-        self.pool = Pool(steps, groups, lag, PATIENCE)
+    @initialize(
+        steps=st.integers(1, 5), groups=st.integers(1, 3), lag=st.integers(0, 3), ahead=st.sampled_from([0, 0, 2])
+    )
+    def begin(self, steps: int, groups: int, lag: int, ahead: int) -> None:
+        self.pool = Pool(steps, groups, lag, PATIENCE, ahead)
         self.now = 0.0
         self.born = 0
         self.working: dict[str, Work] = {}  # what living actors compute
@@ -37,10 +39,12 @@ class World(RuleBasedStateMachine):
             if isinstance(command, Issue):
                 assert command.actor in self.pool.actors
                 assert command.actor not in self.working, "an actor has one ticket at a time"
-                assert command.ticket.version <= self.version, "its weights are published"
+                if isinstance(command.ticket, EvalTicket) or not self.pool.ahead:
+                    assert command.ticket.version <= self.version, "its weights are published"
                 if isinstance(command.ticket, Ticket):
+                    window = self.pool.lag + self.pool.ahead
                     assert command.ticket.version == max(0, command.ticket.step - self.pool.lag)
-                    assert self.version <= command.ticket.step <= self.version + self.pool.lag, "the window is kept"
+                    assert self.version <= command.ticket.step <= self.version + window, "the window is kept"
                 else:
                     assert command.ticket not in self.answered
                 assert command.ticket not in self.working.values(), "nothing is under way twice"

@@ -1,0 +1,64 @@
+"""The baselines' losses, as plain functions of a model and one ticket's batch, like ReCOR's in losses.py."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from learner.losses import LossSums
+from recor_dist.config import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
+from recor_dist.messages import MaskedBatch, OrderBatch
+from recor_dist.model import Model, filled_slots
+
+
+def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
+    """-log p of each answer: logits (..., V), answers (...)."""
+    return F.cross_entropy(logits.float().flatten(0, -2), answers.flatten(), reduction="none").view_as(answers)
+
+
+def clm_loss(_: ClmConfig, model: Model, batch: OrderBatch, __: None) -> LossSums:
+    """-log p(y_i | x, y_<i), left to right."""
+    prompts, tokens = _tensors(model, batch.prompts, batch.tokens)
+    lm = cross_entropy(model.predict_all(prompts, tokens), tokens).sum()
+    return LossSums(lm, tokens.numel(), {"loss/lm": lm.detach()})
+
+
+def ar_gt_loss(method: ArGtConfig, model: Model, batch: OrderBatch, _: None) -> LossSums:
+    """-log p(y_rho_t | s_t, rho_t) - log pi(rho_t | s_t), pi the softmax of the order logits over unfilled slots."""
+    prompts, tokens, order = _tensors(model, batch.prompts, batch.tokens, batch.order)
+    streams = model(prompts, tokens, order, order[..., None])
+    lm = cross_entropy(streams.tokens[:, :, 0], tokens).sum()
+    policy = cross_entropy(streams.order.masked_fill(filled_slots(order), -torch.inf), order).sum()
+    metrics = {"loss/lm": lm.detach(), "loss/order": policy.detach()}
+    return LossSums(lm + method.order_weight * policy, tokens.numel(), metrics)
+
+
+def ao_arm_loss(_: AoArmConfig, model: Model, batch: OrderBatch, __: None) -> LossSums:
+    """-log p(y_rho_t | s_t, rho_t) for rho drawn at random; the order head learns nothing."""
+    prompts, tokens, order = _tensors(model, batch.prompts, batch.tokens, batch.order)
+    lm = cross_entropy(model(prompts, tokens, order, order[..., None]).tokens[:, :, 0], tokens).sum()
+    return LossSums(lm, tokens.numel(), {"loss/lm": lm.detach()})
+
+
+def mdm_loss(method: MdmConfig, model: Model, batch: MaskedBatch, _: None) -> LossSums:
+    """Weighted cross-entropy l of the masked slots: alpha (1 - exp(-l))^gamma by token, and by time t."""
+    prompts, responses = _tensors(model, batch.prompts, batch.responses)
+    masked = torch.tensor(batch.masked, device=model.flat.device)
+    losses = cross_entropy(model.denoise(prompts, responses, masked), responses) * masked  # (R, M)
+    weighted = losses * torch.as_tensor(time_weights(method, batch.times), device=losses.device)[:, None]
+    if method.reweight_tokens:
+        weighted = weighted * method.alpha * (-torch.expm1(-losses)) ** method.gamma
+    total = weighted.sum()
+    metrics = {"loss/lm": losses.detach().sum(), "loss/weighted": total.detach()}
+    return LossSums(total, int(batch.masked.sum()), metrics)
+
+
+def time_weights(method: MdmConfig, times: np.ndarray) -> np.ndarray:
+    """(R,) float32: what a row that was masked at time t weighs."""
+    weights = {"linear": method.diffusion_steps - times, "original": 1 / (times + 1), "none": np.ones(len(times))}
+    return weights[method.time_weight].astype(np.float32)
+
+
+def _tensors(model: Model, *arrays: np.ndarray) -> list[Tensor]:
+    """Copies of token ids and slots, in the type that torch indexes with: a batch may be shared and read-only."""
+    return [torch.as_tensor(array.astype(np.int64), device=model.flat.device) for array in arrays]

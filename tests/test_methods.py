@@ -1,0 +1,143 @@
+"""What holds for every method: the promise, what it may look at, and how one is added."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.worker import Worker
+from data.prepare import open_data
+from data.tasks import task_of
+from recor_dist.command import CONF
+from recor_dist.config import SCHEMAS, Config, Mistake
+from recor_dist.loop import train
+from recor_dist.messages import Ticket
+from recor_dist.methods import METHODS, build_model
+from tests.test_loop import run_until_killed
+
+Configure = Callable[..., Config]
+ROOT = Path(__file__).parent.parent
+EVERY = [*([name] for name in METHODS), ["mdm", "method.suffix=true"], ["ar_gt", "method.order_queries=2"]]
+
+
+def words_of(method: list[str]) -> list[str]:
+    return [f"method={method[0]}", *method[1:]]
+
+
+def test_every_row_has_a_schema_and_a_choice_of_its_own() -> None:
+    assert set(METHODS) == set(SCHEMAS["method"]) == {path.stem for path in (CONF / "method").glob("*.yaml")}
+
+
+@pytest.mark.parametrize("method", EVERY, ids=" ".join)
+def test_every_method_keeps_the_promise(method: list[str], tmp_path: Path, config_in: Configure) -> None:
+    """The same weights and the same figures by every decoder: left alone, killed and resumed, validated or not."""
+    words = [*words_of(method), "lag=1", "checkpoint.every=8", "eval.every=0", "task.test_rows=30"]
+    whole = train(config_in(*words, f"out={tmp_path}/whole", "eval.every=3"))
+    run_until_killed("step:13", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
+    resumed = train(config_in(*words))
+    for result in (whole, resumed):
+        del result["seconds_of_last_start"]
+    assert resumed == whole
+    other = train(config_in(*words, "seed=1", f"out={tmp_path}/other"))
+    assert other["weights_sha256"] != whole["weights_sha256"]
+
+
+@pytest.mark.parametrize("method", EVERY, ids=" ".join)
+def test_a_ticket_and_an_evaluation_are_the_same_on_every_worker(method: list[str], config_in: Configure) -> None:
+    config = config_in(*words_of(method), "device=cpu", "precision=float32")
+    data, row = open_data(config, task_of(config)), METHODS[method[0]]
+    workers = []
+    for _ in range(2):
+        model = build_model(config, data.shape)
+        model.initialise(3)
+        worker = Worker(config, data, model, row.prepare, row.decoders(config.method), row.uses_weights)
+        worker.version = 0
+        workers.append(worker)
+    workers[1].roll_out(Ticket(9, 0, 0))  # what was computed before must not matter
+    workers[1].evaluate("test", 1)
+    a, b = (worker.roll_out(Ticket(4, 1, 0)) for worker in workers)
+    assert type(a) is type(b)
+    for name, value in vars(a).items():
+        np.testing.assert_array_equal(value, getattr(b, name))
+    first, second = (worker.evaluate("test", 0) for worker in workers)
+    assert list(first) == list(second) == list(row.decoders(config.method))
+    for name, sums in first.items():
+        assert (sums.exact, sums.tokens, sums.tau) == (second[name].exact, second[name].tokens, second[name].tau)
+        np.testing.assert_array_equal(sums.fills, second[name].fills)
+    assert list(workers[0].evaluate("val", 0)) == list(first)[:1], "validation runs the first decoder alone"
+
+
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if not row.uses_weights])
+def test_a_method_without_weights_never_looks_at_the_model(name: str, config_in: Configure) -> None:
+    config = config_in(f"method={name}", "device=cpu", "precision=float32")
+    data = open_data(config, task_of(config))
+    worker = Worker(config, data, None, METHODS[name].prepare, {}, uses_weights=False)
+    batch = worker.roll_out(Ticket(5, 1, 3))
+    assert batch.version == 3
+    assert len(batch.prompts) == config.rollout_size
+
+
+def test_a_ticket_of_a_method_with_weights_is_refused_without_them(config_in: Configure) -> None:
+    config = config_in("device=cpu", "precision=float32")
+    data = open_data(config, task_of(config))
+    model = build_model(config, data.shape)
+    worker = Worker(config, data, model, METHODS["recor"].prepare, {}, uses_weights=True)
+    with pytest.raises(AssertionError, match="needs other weights"):
+        worker.roll_out(Ticket(0, 0, 0))
+
+
+def test_an_mdm_run_reports_every_decoder_with_its_cost(tmp_path: Path, config_in: Configure) -> None:
+    result = train(config_in("method=mdm", "method.steps=5", "method.decoder=top_margin"))
+    decoders = result["test"]["decoders"]
+    assert list(decoders) == [
+        "adamdm_margin", "mdm", "adamdm_prob", "adamdm_margin_T2", "mdm_T2", "adamdm_prob_T2",
+    ]  # fmt: skip
+    assert list(result["val"]["decoders"]) == ["adamdm_margin"]
+    for name, figures in decoders.items():
+        assert figures["forward_passes"] == (2 if name.endswith("_T2") else 5)
+        assert figures["flops"] * decoders["mdm"]["forward_passes"] == (
+            decoders["mdm"]["flops"] * figures["forward_passes"]
+        )
+        assert figures["rows"] == 40
+    headline = {key: value for key, value in result["test"].items() if key != "decoders"}
+    assert headline.items() <= decoders["adamdm_margin"].items()
+    assert json.loads((tmp_path / "out/result.json").read_text()) == result
+
+
+def rows_of_my_own(folder: Path, ordered: bool) -> str:
+    with (folder / "rows.jsonl").open("w") as file:
+        for i in range(400):
+            row = {"prompt": f"{i:03d}", "response": f"{i:03d}"[::-1]}
+            file.write(json.dumps(row | ({"order": [2, 0, 1]} if ordered else {})) + "\n")
+    return f"data.source={folder}/rows.jsonl"
+
+
+def test_ar_gt_follows_an_order_that_rows_bring_along(tmp_path: Path, config_in: Configure) -> None:
+    result = train(config_in("task=custom", rows_of_my_own(tmp_path, ordered=True), "method=ar_gt", "epochs=6"))
+    assert result["test"]["kendall_tau"] == 1.0
+
+
+def test_ar_gt_is_refused_where_no_order_is_known(tmp_path: Path, config_in: Configure) -> None:
+    config = config_in("task=custom", rows_of_my_own(tmp_path, ordered=False), "method=ar_gt")
+    with pytest.raises(Mistake, match=r"method=ar_gt: learns from a known order, and task=custom has none; give every"):
+        train(config)
+    assert not (tmp_path / "out").exists(), "refused before anything starts"
+    for name in METHODS.keys() - {"ar_gt"}:
+        task_of(config_in("task=custom", rows_of_my_own(tmp_path, ordered=False), f"method={name}"))
+
+
+def test_the_worked_example_of_the_docs_is_the_code_that_runs() -> None:
+    """docs/adding_a_method.md shows a whole method: every line of it stands in the file it names, one after another."""
+    text = (ROOT / "docs/adding_a_method.md").read_text()
+    shown = re.findall(r"^`([\w/.]+)`:?\n\n```\w*\n(.*?)```", text, re.M | re.S)
+    assert [path for path, _ in shown] == [
+        "recor_dist/config.py", "actors/orders.py", "learner/baselines.py", "recor_dist/decode.py",
+        "recor_dist/methods.py", "recor_dist/conf/method/ao_arm.yaml",
+    ]  # fmt: skip
+    for path, code in shown:
+        assert code in (ROOT / path).read_text(), f"{path} reads otherwise"
+    lines = [line for _, code in shown for line in code.splitlines() if line.strip()]
+    assert len(lines) <= 30
