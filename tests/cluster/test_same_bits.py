@@ -13,6 +13,7 @@ import recor_dist
 from recor_dist.config import Config
 from recor_dist.loop import train
 from tests.cluster.conftest import records
+from tests.test_methods import EVERY, words_of
 
 Configure = Callable[..., Config]
 WORDS = ["eval.every=5", "checkpoint.every=7"]
@@ -58,6 +59,19 @@ def _key(record: dict) -> tuple:
 def _result(record: dict) -> dict:
     """What decides nothing is left out: where the time went."""
     return {key: value for key, value in record.items() if not key.startswith("engine/")}
+
+
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("method", EVERY, ids=" ".join)
+def test_every_method_gives_on_ray_what_it_gives_in_one_process(
+    method: list[str], tmp_path: Path, config_in: Configure
+) -> None:
+    words = [*words_of(method), "lag=1", "eval.every=5", "task.test_rows=30"]
+    local = train(config_in(*words, f"out={tmp_path}/local"))
+    result = train(config_in(*words, "engine=ray", "actors.count=2"))
+    for one in (local, result):
+        del one["seconds_of_last_start"]
+    assert result == local
 
 
 @pytest.mark.usefixtures("one_ray")
