@@ -24,6 +24,7 @@ from recor_dist.messages import EvalTicket, Ticket
 
 TRIES = 3  # a ticket that raises this often, on different actors where there are any, fails by itself
 DEATHS = 5  # a ticket that is lost with this many actors is what kills them
+QUEUE = 2  # tickets of an actor: one at work, and the next, so that it need not wait for the driver
 
 Work = Ticket | EvalTicket
 
@@ -72,7 +73,7 @@ class _Work:
     """What is under way on an actor."""
 
     ticket: Work
-    deadline: float
+    deadline: float | None = None  # from the first decision on at which its turn has come
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Pool:
     ahead: int = 0  # further steps that may be under way, where tickets need no weights
     learned: int = 0  # steps that the learner has taken: v_learned is published
     learning: bool = False
-    actors: dict[str, _Work | None] = field(default_factory=dict)
+    actors: dict[str, list[_Work]] = field(default_factory=dict)  # the first at work, the rest in its queue
     finished: set[Ticket] = field(default_factory=set)  # and not yet consumed
     evaluating: dict[EvalTicket, None] = field(default_factory=dict)  # not yet answered, oldest first
     failures: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, error) of each try
@@ -94,16 +95,16 @@ class Pool:
     # --- what happened -----------------------------------------------------------------------------------------------
 
     def joined(self, actor: str) -> None:
-        self.actors.setdefault(actor, None)
+        self.actors.setdefault(actor, [])
 
-    def lost(self, actor: str, cause: str = "") -> Work | None:
-        """An actor is gone; returns the ticket that went with it and will be issued again."""
-        work = self.actors.pop(actor, None)
-        if work is None or not self._wanted(work.ticket):
-            return None
-        self.deaths.setdefault(work.ticket, []).append((actor, cause))
-        self.reissued += 1
-        return work.ticket
+    def lost(self, actor: str, cause: str = "") -> list[Work]:
+        """An actor is gone; returns the tickets that went with it and will be issued again."""
+        works = self.actors.pop(actor, [])
+        tickets = [work.ticket for work in works if self._wanted(work.ticket)]
+        if tickets and tickets[0] == works[0].ticket:
+            self.deaths.setdefault(tickets[0], []).append((actor, cause))
+        self.reissued += len(tickets)
+        return tickets
 
     def completed(self, actor: str, ticket: Work) -> bool:
         """An actor has finished a ticket. False for a duplicate or a ticket of a step that was already taken."""
@@ -156,22 +157,25 @@ class Pool:
     def decide(self, now: float) -> list[Command]:
         """Everything that should be done now. Issued tickets are under way from here on."""
         commands: list[Command] = []
-        for actor, work in list(self.actors.items()):
-            if work and now > work.deadline:
+        for actor, works in list(self.actors.items()):
+            if works and works[0].deadline is None:
+                works[0].deadline = now + self.patience
+            if works and now > works[0].deadline:
                 self.lost(actor, f"no answer in {self.patience:g} s")
-                commands.append(Drop(actor, work.ticket))
+                commands.append(Drop(actor, works[0].ticket))
         for tries, limit in ((self.failures, TRIES), (self.deaths, DEATHS)):
             for ticket, errors in tries.items():
                 if len(errors) >= limit:
                     return [GiveUp(ticket, tuple(errors))]
-        idle = self.idle()
-        for ticket in self._open_tickets() if idle else ():
-            actor = self._actor_for(ticket, idle)
+        # All idle actors get one before any gets its next: only then is it sure that none is faster.
+        room = [actor for length in range(QUEUE) for actor, works in self.actors.items() if len(works) <= length]
+        for ticket in self._open_tickets() if room else ():
+            actor = self._actor_for(ticket, room)
             if actor is not None:
-                self.actors[actor] = _Work(ticket, now + self.patience)
-                idle.remove(actor)
+                self.actors[actor].append(_Work(ticket, None if self.actors[actor] else now + self.patience))
+                room.remove(actor)
                 commands.append(Issue(ticket, actor))
-            if not idle:
+            if not room:
                 break
         if not self.learning and self.learned < self.steps and self.finished.issuperset(self.tickets(self.learned)):
             self.learning = True
@@ -186,7 +190,7 @@ class Pool:
         return _tickets(step, self.groups, self.lag)
 
     def idle(self) -> list[str]:
-        return [actor for actor, work in self.actors.items() if work is None]
+        return [actor for actor, works in self.actors.items() if not works]
 
     def done(self) -> bool:
         return self.learned == self.steps and not self.evaluating
@@ -200,7 +204,7 @@ class Pool:
 
     def _open_tickets(self) -> Iterator[Work]:
         """Tickets whose weights are published, that are neither finished nor under way, the most urgent first."""
-        under_way = {work.ticket for work in self.actors.values() if work}
+        under_way = {work.ticket for works in self.actors.values() for work in works}
         evaluations = [ticket for ticket in self.evaluating if ticket.version <= self.learned]
         urgent, *ahead = [self.tickets(step) for step in range(self.learned, self._end_of_window())] or [()]
         # An evaluation holds its version's weights: a second one waiting means that they would pile up.
@@ -213,14 +217,13 @@ class Pool:
     def _end_of_window(self) -> int:
         return min(self.steps, self.learned + self.lag + self.ahead + 1)
 
-    def _actor_for(self, ticket: Work, idle: list[str]) -> str | None:
-        """An idle actor on which the ticket has not failed; one on which it has only if there is no other at all."""
+    def _actor_for(self, ticket: Work, room: list[str]) -> str | None:
+        """The first on which the ticket has not failed; one on which it has only if there is no other at all."""
         tried = {actor for actor, _ in self.failures.get(ticket, [])}
         if tried.issuperset(self.actors):
             tried = set()
-        return next((actor for actor in idle if actor not in tried), None)
+        return next((actor for actor in room if actor not in tried), None)
 
     def _idle(self, actor: str, ticket: Work) -> None:
-        work = self.actors.get(actor)
-        if work and work.ticket == ticket:
-            self.actors[actor] = None
+        works = self.actors.get(actor, [])
+        self.actors |= {actor: [work for work in works if work.ticket != ticket]} if works else {}

@@ -145,7 +145,11 @@ class Dataset:
 
     def __reduce__(self) -> tuple:
         """Another process opens the data set anew; it may have another working directory."""
-        return Dataset, (self.uri if "://" in self.uri else os.path.abspath(self.uri), self.manifest, self.remedy)
+        return Dataset, (
+            self.uri if "://" in self.uri else os.path.abspath(os.path.expanduser(self.uri)),
+            self.manifest,
+            self.remedy,
+        )
 
     def read_from(self, folder: ShardFolder) -> "Dataset":
         return Dataset(self.uri, self.manifest, self.remedy, folder)

@@ -98,7 +98,7 @@ class Learner:
         self.optimizer.step()
         self.step += 1
         self.versions[self.step] = self.model.weights()
-        self.versions.pop(self.step - self.config.lag - 1, None)
+        self.versions = {v: flat for v, flat in self.versions.items() if v >= self.step - self.config.lag}
         metrics = {name: float(value) / max(1, count) for name, value in sums.items()}
         return metrics | {"learner/gradient_norm": norm, "learner/lr": rate}
 

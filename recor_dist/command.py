@@ -31,6 +31,10 @@ GROUPS = ("task", "method", "scale")
 
 def auto_scale() -> str:
     """What `scale=auto` means here: `paper` where there are GPUs, else `laptop`."""
+    if os.environ.get("RAY_ADDRESS", "local") != "local":  # as in a submitted job, whose driver may see no GPU itself
+        from recor_dist import ray_cluster
+
+        return "paper" if ray_cluster.connect() and ray_cluster.device_of_cluster() == "cuda" else "laptop"
     import torch  # here, so that a mistake in the words is answered without waiting for it
 
     return "paper" if torch.cuda.is_available() else "laptop"
@@ -74,7 +78,7 @@ def _help_text() -> str:
         for f in fields(schema):
             if "about" in f.metadata and f.name != "name":
                 default = "" if f.default is MISSING else f"[{json.dumps(f.default).strip(chr(34))}] "
-                choices = f" ({' | '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
+                choices = f" ({' | '.join(f.metadata['choices'])})" if len(f.metadata["choices"] or ()) > 1 else ""
                 key = f"{prefix}.{f.name}" if prefix else f.name
                 lines.append(f"    {key:<29}{default}{f.metadata['about']}{choices}")
     return "\n".join([*lines, "", "Hydra's own options: --cfg job, --multirun, --hydra-help."])

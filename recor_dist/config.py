@@ -220,6 +220,9 @@ class DeadlineConfig:
     answer: float = setting(
         600.0, "seconds for a ticket or a learner step; who takes longer is replaced", above=0, placement=True
     )
+    stop: float = setting(
+        2.0, "seconds for the learner's last state after SIGTERM; `ray job stop` kills after 3", above=0, placement=True
+    )
     join: float = setting(
         900.0, "seconds for an actor or the learner to find a place and start", above=0, placement=True
     )

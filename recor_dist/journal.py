@@ -23,9 +23,8 @@ class Journal:
         kept = [line for line in lines if _step(line) <= step]
         write_atomically(out, FILE, b"".join(kept))
         self.last = step  # steps that are recorded
-        self.evaluated = {
-            record["step"] for record in map(json.loads, kept) if any(key.startswith("eval/") for key in record)
-        }
+        records = [json.loads(line) for line in kept]
+        self.evaluated = {(r["step"], key.split("/")[1]) for r in records for key in r if key.startswith("eval/")}
         # Object stores cannot append: there the lines of this start stay in the log alone.
         local = isinstance(out.base_fs, fs.LocalFileSystem)
         self.file = open(os.path.join(out.base_path, FILE) if local else os.devnull, "ab")  # noqa: SIM115
@@ -43,7 +42,10 @@ class Journal:
             self._write({"step": step, **metrics})
 
     def evaluation(self, version: int, split: str, figures: dict[str, Any]) -> None:
-        self.evaluated.add(version)
+        """One that was recorded before the run was killed gives the same figures again, and is left out."""
+        if (version, split) in self.evaluated:
+            return
+        self.evaluated.add((version, split))
         record = {"step": version, **_numbers(f"eval/{split}", figures)}
         for decoder, part in figures["decoders"].items() if split == "test" else ():
             record |= _numbers(f"eval/{split}/{decoder}", part)

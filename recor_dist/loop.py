@@ -63,7 +63,7 @@ def train(config: Config) -> dict[str, Any]:
             from recor_dist import ray_cluster  # here, so that engine=local does not wait for Ray's import
 
             stack.enter_context(ray_cluster.session())
-            resolve_device(config, ray_cluster.device_of_cluster() if ray_cluster.connect() else None)
+            resolve_device(config, ray_cluster.device_of_cluster(config) if ray_cluster.connect() else None)
         else:
             resolve_device(config)
         task = task_of(config)
@@ -126,7 +126,7 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
         unevaluated = [
             version
             for version in sorted(state.versions)
-            if splits_due(config, version, steps) and (version == steps or version not in journal.evaluated)
+            if splits_due(config, version, steps) and (version == steps or (version, "val") not in journal.evaluated)
         ]
         engine = stack.enter_context(
             closing(

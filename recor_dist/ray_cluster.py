@@ -32,12 +32,12 @@ def connect() -> bool:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; unset, every start warns
     if ray.is_initialized():
         return True
-    address = canonicalize_bootstrap_address(None)
-    if address is None:
-        return False
     try:
+        address = canonicalize_bootstrap_address(None)
+        if address is None:
+            return False
         ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
-    except ConnectionError:
+    except (ConnectionError, ValueError):
         if "RAY_ADDRESS" in os.environ:
             raise Mistake(
                 f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there; mend it, "
@@ -84,11 +84,18 @@ def _resources(config: Config, cpus: float | None, gpus: float | None) -> dict[s
     }
 
 
-def device_of_cluster() -> str:
+def device_of_cluster(config: Config | None = None) -> str:
     """`cuda` where the cluster has GPUs that torch can use. Ray counts what it was told; torch knows."""
+    if config and config.device != "auto":
+        return config.device
     if not ray.cluster_resources().get("GPU"):
         return "cpu"
-    return "cuda" if ray.get(ray.remote(num_gpus=1, num_cpus=0)(_sees_cuda).remote(), timeout=120) else "cpu"
+    try:
+        return "cuda" if ray.get(ray.remote(num_gpus=0.01, num_cpus=0)(_sees_cuda).remote(), timeout=120) else "cpu"
+    except ray.exceptions.GetTimeoutError:
+        raise Mistake(
+            "device=auto: no GPU of the cluster became free in 120 s; say device=cuda or device=cpu"
+        ) from None
 
 
 def _sees_cuda() -> bool:

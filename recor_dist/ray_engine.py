@@ -19,12 +19,14 @@ Nothing of that shows in the result: a ticket is a pure function of its name and
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_changes
 from functools import partial
 
 import ray
+from pyarrow import fs
 from ray.actor import ActorHandle
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 
@@ -55,7 +57,6 @@ TICK = 0.5  # seconds between looks at the clock while no answer comes
 ROUND = 2.0  # seconds between looks at the cluster
 PATIENCE_WITH_PLACEMENT = 20.0  # seconds until actors without a place are spoken of
 AHEAD = 3  # further steps under way where tickets need no weights
-LAST_WORDS = 2.0  # seconds for the last state when the run is stopped: `ray job stop` leaves three
 
 # Whoever dies is replaced by the engine, which knows what was lost; Ray would restart it with its state gone.
 _OPTIONS = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"watch": 1}}
@@ -72,7 +73,7 @@ class Member:
 
     name: str
     handle: ActorHandle
-    born: float
+    since: float  # when it was hired, or said hello
     hello: Hello | None = None
     tickets: int = 0  # finished
 
@@ -131,7 +132,11 @@ class RayEngine:
         self.alone_since = time.monotonic()
         self.learner_deadline = math.inf  # for its next answer, if one is awaited
         self.learner_losses = 0
+        self.lives = 0  # of the learner
+        self.made_room_at = 0.0
         self.furthest = state.step
+        self.kept = state.step  # the newest step whose checkpoint the loop has
+        self.refusals: Counter[str] = Counter()  # of weights, in a row
         self.meter = Meter(config.batch_size, config.lag, time.monotonic())
         self._begin_life(state)
         for version in unevaluated:
@@ -176,7 +181,8 @@ class RayEngine:
         if ready and rest:
             ready += ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
         now = time.monotonic()
-        self.meter.passed(now, present=len(self.pool.actors), idle=len(self.pool.idle()), learning=self.pool.learning)
+        occupied = self.pool.learning or self.pool.learned == self.steps  # in the end there is nothing left to learn
+        self.meter.passed(now, present=len(self.pool.actors), idle=len(self.pool.idle()), learning=occupied)
         for ref in ready:
             if call := self.pending.pop(ref, None):  # gone if its member was lost a moment ago
                 self._take(ref, call, now)
@@ -199,6 +205,9 @@ class RayEngine:
             self._greet(call.member, answer, now)
         elif call.kind == "begin" and call.member == LEARNER:
             self.learner_deadline = now + self.config.deadline.answer if self.pool.learning else math.inf
+            for other, waiting in self.pending.items():
+                if waiting.kind == "update":
+                    self.pending[other] = with_changes(waiting, issued=now)
         elif call.kind == "begin":
             self.failed_starts = 0
             self.pool.joined(call.member)
@@ -214,7 +223,9 @@ class RayEngine:
         elif isinstance(command, Learn):
             self._learn(command.step)
         elif isinstance(command, Drop):
-            self._lost(command.actor, f"no answer in {self.config.deadline.answer:g} s", command.ticket)
+            member = self._dismiss(command.actor)
+            patience = self.config.deadline.answer
+            log.warning("%s was lost: no answer in %g s; %s is issued again", member, patience, command.ticket)
         else:
             tries = "; ".join(f"{actor}: {error.strip().splitlines()[-1]}" for actor, error in command.errors)
             raise RunFailed(
@@ -235,7 +246,7 @@ class RayEngine:
 
     def _greet(self, name: str, hello: Hello, now: float) -> None:
         """Somebody has found a place and introduces itself."""
-        self.members[name].hello = hello
+        self.members[name].hello, self.members[name].since = hello, now
         if name == LEARNER:
             self.machine = self.check_machine(hello.fingerprint)
             self.learner_deadline = now + self.config.deadline.answer
@@ -268,15 +279,18 @@ class RayEngine:
             return
         if differing:
             self.check_machine(theirs)
-        if member.hello.node != self.node and "://" not in self.data.uri and self.shards is None:
-            log.info("putting the shards into the object store for nodes that cannot reach %s", self.data.uri)
-            self.shards = StoredShards.put(self.data)
-        out_of_reach = member.hello.node != self.node and "://" not in self.data.uri
-        self.pending[member.handle.begin.remote(self.data, self.shards if out_of_reach else None)] = Call("begin", name)
+        shards = None
+        if member.hello.node != self.node and isinstance(self.data.folder.base_fs, fs.LocalFileSystem):
+            if self.shards is None:
+                log.info("putting the shards into the object store for nodes that cannot reach %s", self.data.uri)
+                self.shards = StoredShards.put(self.data)
+            shards = self.shards
+        self.pending[member.handle.begin.remote(self.data, shards)] = Call("begin", name)
 
     def _worked(self, call: Call, receipt: Receipt) -> None:
         self.meter.answered(receipt)
         self.members[call.member].tickets += 1
+        self.refusals.pop(call.member, None)
         if not self.pool.completed(call.member, call.work):
             return
         if isinstance(call.work, Ticket):
@@ -286,6 +300,7 @@ class RayEngine:
         try:
             sums = ray.get(call.others[0])
         except RayError:  # small sums come with the receipt; large ones can go down with their node
+            log.warning("the answer to %s was lost with its node; it is issued again", call.work)
             self.pool.evaluate([call.work])
             return
         done, before = self.scores.get((version, split), (0, None))
@@ -304,40 +319,53 @@ class RayEngine:
         if isinstance(error.cause, WeightsLost):
             self.pool.refused(call.member, call.work)
             log.warning("%s could not get %s; %s is issued again", self.members[call.member], error.cause, call.work)
+            self.refusals[call.member] += 1
+            if self.refusals[call.member] >= TRIES:
+                self._lost(call.member, f"it could not get weights {TRIES} times in a row")
         elif call.kind == "work":
             self.pool.failed(call.member, call.work, str(error))
             log.warning(
                 "%s failed on %s and is issued again: %s", call.work, self.members[call.member], _last_line(error)
             )
+        elif call.member == LEARNER:
+            raise RunFailed(f"{self.members[LEARNER]} failed:\n{error}")
         else:
-            raise RunFailed(f"{self.members[call.member]} failed:\n{error}")
+            self._lost(call.member, str(error), bug=True)
 
-    def _lost(self, name: str, cause: str, dropped: Work | None = None) -> None:
+    def _lost(self, name: str, cause: str, *, bug: bool = False) -> None:
         """A member is dead, or taken for dead."""
-        member = self.members.pop(name, None)
+        member = self._dismiss(name)
         if member is None:
             return
-        self.pending = {ref: call for ref, call in self.pending.items() if call.member != name}
-        self.next_round = 0.0
-        ray.kill(member.handle)
-        if member.hello:
-            end_process(member.hello)
-        self.turned_away.discard(name)
         if name == LEARNER:
             self._learner_lost(member, cause)
             return
-        present = name in self.pool.actors
-        ticket = self.pool.lost(name, cause) or dropped
-        log.warning("%s was lost: %s; %s", member, cause, f"{ticket} is issued again" if ticket else "it had no ticket")
-        if not present and dropped is None:
-            self._failed_start(cause)
+        at_work = name in self.pool.actors
+        tickets = self.pool.lost(name, cause)
+        again = f"{', '.join(map(str, tickets))} is issued again" if tickets else "it had no ticket"
+        log.warning("%s was lost: %s; %s", member, cause.strip().splitlines()[-1], again)
+        if not at_work:
+            self._failed_start(cause, bug or "creation task" in cause)
 
-    def _failed_start(self, cause: str) -> None:
+    def _dismiss(self, name: str) -> Member | None:
+        """Ends a process and forgets all that it was asked."""
+        member = self.members.pop(name, None)
+        if member:
+            self.pending = {ref: call for ref, call in self.pending.items() if call.member != name}
+            self.next_round = 0.0
+            self.turned_away.discard(name)
+            self.refusals.pop(name, None)
+            ray.kill(member.handle)
+            if member.hello:
+                end_process(member.hello)
+        return member
+
+    def _failed_start(self, cause: str, bug: bool) -> None:
         """An actor was lost before its first ticket: hires less and less often, and a bug ends the run."""
         self.failed_starts += 1
-        if "creation task" in cause and self.failed_starts >= TRIES and not self.pool.actors:
+        if bug and self.failed_starts >= TRIES and not self.pool.actors:
             raise RunFailed(f"actors cannot start:\n{cause}")
-        self.hire_again_at = time.monotonic() + min(30.0, 2.0**self.failed_starts / 2)
+        self.hire_again_at = time.monotonic() + min(30.0, 2.0 ** min(self.failed_starts, 6) / 2)
 
     def _look_around(self, now: float) -> None:
         """Every other second: hires where there is room, and says who is missing."""
@@ -346,23 +374,27 @@ class RayEngine:
         self.next_round = now + ROUND
         if now > self.learner_deadline:
             self._miss_the_learner()
-        actors = [member for name, member in self.members.items() if name != LEARNER]
         learner = self.members[LEARNER]
+        if learner.hello is None and self.lives > 1:
+            self._make_room_for_the_learner(now)
+        actors = [member for name, member in self.members.items() if name != LEARNER]
         count = self.config.actors.count
         wanted = count if isinstance(count, int) else room_for_actors(self.config, learner.hello)
-        if now >= self.hire_again_at:
+        if now >= self.hire_again_at and (learner.hello or self.lives == 1):
             for _ in range(wanted - len(actors)):
                 self.hired += 1
                 self._hire(f"actor {self.hired}", self.hire_actor(), now)
-        homeless = [member for member in actors if member.hello is None]
-        for member in homeless:
-            if now - member.born > self.config.deadline.join:
-                self._lost(member.name, f"no place in {self.config.deadline.join:g} s")
-        overdue = {member.name for member in homeless if now - member.born > PATIENCE_WITH_PLACEMENT}
+        settled = {*self.pool.actors, *self.turned_away, *self.waiting_room}
+        missing = [member for member in actors if member.name not in settled]
+        for member in missing:
+            if now - member.since > self.config.deadline.join:
+                log.warning("%s did not begin in %g s: asking for another", member, self.config.deadline.join)
+                self._dismiss(member.name)
+        overdue = {member.name for member in missing if now - member.since > PATIENCE_WITH_PLACEMENT}
         if overdue and overdue != self.spoken_of and now > self.speak_again_at:
             self.spoken_of, self.speak_again_at = overdue, now + PATIENCE_WITH_PLACEMENT
             log.warning(
-                "%d of %d actors have no place yet: each wants %s, and there are %s; going on with %d",
+                "%d of %d actors are not there yet: each wants %s, and there are %s; going on with %d",
                 len(overdue),
                 len(actors),
                 in_words(actor_resources(self.config)),
@@ -375,7 +407,8 @@ class RayEngine:
             raise Mistake(
                 f"deadline.join={self.config.deadline.join:g}: no actor could be had in that time: each wants "
                 f"{in_words(actor_resources(self.config))}, and there are {cluster_in_words()}, "
-                f"{len(self.turned_away)} actors being of another kind than the learner; add nodes, or ask for less"
+                f"{len(self.turned_away)} actors being of another kind than the learner; add nodes, or ask for less "
+                "(actors.num_cpus, actors.num_gpus, learner.num_gpus; fractions are allowed)"
             )
 
     # --- the learner -------------------------------------------------------------------------------------------------
@@ -387,6 +420,7 @@ class RayEngine:
     def _begin_life(self, state: LearnerState) -> None:
         """A learner that goes on from this state, and the weights that tickets may name from there on."""
         now = time.monotonic()
+        self.lives += 1
         self.weights = {version: ray.put(flat) for version, flat in state.versions.items()}
         handle = self.hire_learner()
         self._hire(LEARNER, handle, now)
@@ -434,6 +468,7 @@ class RayEngine:
         self._release()
         self.happened.append(Stepped(step + 1, {**receipt.metrics, **metrics}))
         if state:
+            self.kept = state.step
             self.happened.append(Checkpoint(state))
 
     def _learner_lost(self, member: Member, cause: str) -> None:
@@ -447,7 +482,20 @@ class RayEngine:
             "%s was lost at step %d: %s; a new one goes on from step %d", member, self.pool.learned, cause, state.step
         )
         self.pool.rewound(state.step)
+        for name in [name for name, other in self.members.items() if other.hello is None]:
+            self._dismiss(name)  # or it would take the place that has just become free
         self._begin_life(state)
+
+    def _make_room_for_the_learner(self, now: float) -> None:
+        """A new learner that finds no place for long gets that of an actor: without it nobody has anything to do."""
+        if now - max(self.members[LEARNER].since, self.made_room_at) < PATIENCE_WITH_PLACEMENT:
+            return
+        actors = [*self.turned_away, *self.pool.idle(), *(name for name in self.members if name != LEARNER)]
+        if actors:
+            self.made_room_at = now
+            log.warning("the new learner is not there yet: %s makes room for it", self.members[actors[0]])
+            self.pool.lost(actors[0], "made room for the learner")
+            self._dismiss(actors[0])
 
     def _miss_the_learner(self) -> None:
         member = self.members[LEARNER]
@@ -455,24 +503,30 @@ class RayEngine:
             raise Mistake(
                 f"deadline.join={self.config.deadline.join:g}: the learner found no place in that time: it wants "
                 f"{in_words(learner_resources(self.config))}, and there are {cluster_in_words()}; "
-                "add a node or ask for less"
+                "add a node, or ask for less (learner.num_cpus, learner.num_gpus)"
             )
         self._lost(LEARNER, f"no answer in {self.config.deadline.answer:g} s")
 
     def _last_words(self) -> Iterator[Event]:
         """The state to go on from when the run is stopped now: after the step under way, if it ends soon."""
         try:
-            state = ray.get(self.members[LEARNER].handle.state.remote(), timeout=LAST_WORDS)
+            state = ray.get(self.members[LEARNER].handle.state.remote(), timeout=self.config.deadline.stop)
+            state = self._with_unevaluated(state)
         except (RayError, GetTimeoutError) as error:
-            log.warning("the learner gave no state in %g s (%s): the last checkpoint stands", LAST_WORDS, _cause(error))
+            log.warning(
+                "the learner gave no state in deadline.stop=%g s (%s): the last checkpoint stands",
+                self.config.deadline.stop,
+                _cause(error),
+            )
             return
         for ref, call in list(self.pending.items()):
             if call.kind == "update":  # it was before the state in the learner's queue
                 del self.pending[ref]
                 self._take(ref, call, time.monotonic())
         told, self.happened = self.happened, []
-        yield from (event for event in told if not isinstance(event, Checkpoint))
-        yield Checkpoint(self._with_unevaluated(state))
+        yield from told
+        if state.step > self.kept:
+            yield Checkpoint(state)
 
     # --- versions and evaluations ------------------------------------------------------------------------------------
 
@@ -495,7 +549,8 @@ class RayEngine:
 
     def _with_unevaluated(self, state: LearnerState) -> LearnerState:
         """Whoever goes on from this state can also evaluate what was still to be evaluated."""
-        named = {t.version for t in self.pool.evaluating} - set(state.versions)
+        # Later versions are those of a learner that was lost; they will be computed and evaluated again.
+        named = {t.version for t in self.pool.evaluating if t.version <= state.step} - set(state.versions)
         return with_changes(state, versions=state.versions | {v: ray.get(self.weights[v]) for v in sorted(named)})
 
 

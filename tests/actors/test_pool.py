@@ -1,11 +1,13 @@
 """The pool under random completions, deaths, hangs, joins, duplicates, losses and rewinds, without Ray."""
 
+from itertools import chain
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.pool import DEATHS, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work
+from actors.pool import DEATHS, QUEUE, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work
 from recor_dist.messages import EvalTicket, Ticket
 
 PATIENCE = 10.0
@@ -21,7 +23,7 @@ class World(RuleBasedStateMachine):
         self.pool = Pool(steps, groups, lag, PATIENCE, ahead)
         self.now = 0.0
         self.born = 0
-        self.working: dict[str, Work] = {}  # what living actors compute
+        self.working: dict[str, list[Work]] = {}  # what living actors have to compute, one after the other
         self.zombies: list[tuple[str, Work]] = []  # dropped actors whose answer may still come
         self.learning: int | None = None
         self.consumed: list[list[Ticket]] = [[]]  # a list for each life of the learner
@@ -38,7 +40,11 @@ class World(RuleBasedStateMachine):
         for command in commands:
             if isinstance(command, Issue):
                 assert command.actor in self.pool.actors
-                assert command.actor not in self.working, "an actor has one ticket at a time"
+                queue = self.working.setdefault(command.actor, [])
+                assert len(queue) < QUEUE
+                failed_on = {actor for actor, _ in self.pool.failures.get(command.ticket, [])}
+                idle = {actor for actor in self.pool.actors if not self.working.get(actor)} - failed_on
+                assert not queue or not idle, "idle actors come first"
                 if isinstance(command.ticket, EvalTicket) or not self.pool.ahead:
                     assert command.ticket.version <= self.version, "its weights are published"
                 if isinstance(command.ticket, Ticket):
@@ -47,14 +53,14 @@ class World(RuleBasedStateMachine):
                     assert self.version <= command.ticket.step <= self.version + window, "the window is kept"
                 else:
                     assert command.ticket not in self.answered
-                assert command.ticket not in self.working.values(), "nothing is under way twice"
-                self.working[command.actor] = command.ticket
+                assert command.ticket not in chain(*self.working.values()), "nothing is under way twice"
+                queue.append(command.ticket)
             elif isinstance(command, Learn):
                 assert self.learning is None
                 assert command.step == self.version
                 self.learning = command.step
             elif isinstance(command, Drop):
-                self.zombies.append((command.actor, self.working.pop(command.actor)))
+                self.zombies += [(command.actor, ticket) for ticket in self.working.pop(command.actor)]
             else:
                 self.gave_up = True
         return commands
@@ -65,7 +71,11 @@ class World(RuleBasedStateMachine):
 
     def spared(self, actor: str) -> bool:
         """A ticket that kills everybody is tested apart."""
-        return len(self.pool.deaths.get(self.working.get(actor), [])) < DEATHS - 1
+        queue = self.working.get(actor)
+        return not queue or len(self.pool.deaths.get(queue[0], [])) < DEATHS - 1
+
+    def busy(self) -> list[str]:
+        return sorted(actor for actor, queue in self.working.items() if queue)
 
     # --- what can happen ---------------------------------------------------------------------------------------------
 
@@ -75,28 +85,28 @@ class World(RuleBasedStateMachine):
         self.born += 1
         self.obey()
 
-    @precondition(lambda self: self.working)
+    @precondition(lambda self: self.busy())
     @rule(data=st.data())
     def an_actor_dies(self, data: st.DataObject) -> None:
         actor = data.draw(st.sampled_from(sorted(self.pool.actors)))
         if not self.spared(actor):
             return
-        ticket = self.working.pop(actor, None)
-        assert self.pool.lost(actor) in (ticket, None)
+        tickets = self.working.pop(actor, [])
+        assert set(self.pool.lost(actor)) <= set(tickets)
         self.obey()
 
-    @precondition(lambda self: self.working)
+    @precondition(lambda self: self.busy())
     @rule(data=st.data())
     def a_ticket_is_finished(self, data: st.DataObject) -> None:
-        actor = data.draw(st.sampled_from(sorted(self.working)))
-        self.finish(actor, self.working.pop(actor))
+        actor = data.draw(st.sampled_from(self.busy()))
+        self.finish(actor, self.working[actor].pop(0))
         self.obey()
 
-    @precondition(lambda self: self.working)
+    @precondition(lambda self: self.busy())
     @rule(data=st.data())
     def the_weights_of_a_ticket_cannot_be_had(self, data: st.DataObject) -> None:
-        actor = data.draw(st.sampled_from(sorted(self.working)))
-        self.pool.refused(actor, self.working.pop(actor))
+        actor = data.draw(st.sampled_from(self.busy()))
+        self.pool.refused(actor, self.working[actor].pop(0))
         self.obey()
 
     @rule(tickets=st.integers(1, 3), newest=st.booleans())
@@ -108,11 +118,11 @@ class World(RuleBasedStateMachine):
         self.pool.evaluate(new)
         self.obey()
 
-    @precondition(lambda self: self.working)
+    @precondition(lambda self: self.busy())
     @rule(data=st.data())
     def a_ticket_fails(self, data: st.DataObject) -> None:
-        actor = data.draw(st.sampled_from(sorted(self.working)))
-        ticket = self.working.pop(actor)
+        actor = data.draw(st.sampled_from(self.busy()))
+        ticket = self.working[actor].pop(0)
         before = len(self.pool.failures.get(ticket, []))
         if before < TRIES - 1:  # a real bug is tested apart
             self.pool.failed(actor, ticket, "error")
@@ -188,9 +198,8 @@ class World(RuleBasedStateMachine):
                 break
             if self.learning is not None:
                 self.the_learner_publishes(saves=True)
-            elif self.working:
-                actor = min(self.working)
-                self.finish(actor, self.working.pop(actor))
+            elif busy := self.busy():
+                self.finish(busy[0], self.working[busy[0]].pop(0))
             else:
                 raise AssertionError("nothing can happen")
         assert self.version == self.pool.steps
@@ -201,8 +210,9 @@ World.TestCase.settings = settings(max_examples=150, stateful_step_count=40, dea
 test_the_pool_keeps_its_promises_in_any_world = World.TestCase
 
 
-def issued(pool: Pool, now: float = 0.0) -> dict[str, Ticket]:
-    return {c.actor: c.ticket for c in pool.decide(now) if isinstance(c, Issue)}
+def issued(pool: Pool, now: float = 0.0) -> dict[str, Work]:
+    """The first ticket that each actor gets in a decision."""
+    return {c.actor: c.ticket for c in reversed(pool.decide(now)) if isinstance(c, Issue)}
 
 
 def test_lag_zero_waits_for_the_learner_and_lag_one_runs_ahead() -> None:
@@ -232,7 +242,7 @@ def test_a_ticket_that_takes_every_actor_down_is_given_up() -> None:
         assert not [c for c in pool.decide(0.0) if isinstance(c, GiveUp)]
         pool.joined(f"a{number}")
         ((actor, ticket),) = issued(pool).items()
-        assert pool.lost(actor, "out of memory") == ticket
+        assert pool.lost(actor, "out of memory") == [ticket]
     assert pool.decide(0.0) == [GiveUp(ticket, tuple((f"a{number}", "out of memory") for number in range(DEATHS)))]
 
 
@@ -243,7 +253,7 @@ def test_actors_that_die_idle_are_held_against_no_ticket() -> None:
     ((worker, _),) = issued(pool).items()
     for number in range(2 * DEATHS):
         if f"a{number}" != worker:
-            assert pool.lost(f"a{number}", "node lost") is None
+            assert pool.lost(f"a{number}", "node lost") == []
     assert pool.decide(0.0) == []
     assert pool.reissued == 0
 
@@ -254,7 +264,7 @@ def test_evaluation_never_holds_up_the_step_that_the_learner_waits_for_but_comes
         pool.joined(name)
     pool.evaluate(EvalTicket(0, "val", index) for index in range(2))
     order = [c.ticket for c in pool.decide(0.0) if isinstance(c, Issue)]
-    assert order == [Ticket(0, 0, 0), EvalTicket(0, "val", 0), EvalTicket(0, "val", 1)]
+    assert order == [Ticket(0, 0, 0), EvalTicket(0, "val", 0), EvalTicket(0, "val", 1), Ticket(1, 0, 0)]
 
 
 def test_evaluations_that_fall_behind_go_first() -> None:
@@ -273,17 +283,27 @@ def test_an_evaluation_waits_for_weights_that_a_new_learner_has_yet_to_publish(r
     assert issued(pool) == {"a": Ticket(rewound_to, 0, rewound_to)}
 
 
-def test_a_failed_ticket_waits_for_another_actor_but_not_for_ever() -> None:
+def test_a_failed_ticket_goes_to_another_actor_while_there_is_one() -> None:
     pool = Pool(steps=2, groups=2, lag=0, patience=PATIENCE)
     pool.joined("a")
     pool.joined("b")
     work = issued(pool)
     pool.failed("a", work["a"], "error")
-    assert issued(pool) == {}, "b is busy, and a has failed already"
-    pool.completed("b", work["b"])
-    assert issued(pool) == {"b": work["a"]}
-    pool.lost("b")
+    assert issued(pool) == {"b": work["a"]}, "a is idle, but b is to try it next"
+    assert pool.lost("b") == [work["b"], work["a"]]
+    assert pool.deaths == {work["b"]: [("b", "")]}, "only what was at work can have killed it"
     assert issued(pool) == {"a": work["a"]}, "there is no other actor left"
+
+
+def test_an_actor_has_its_next_ticket_before_it_asks_and_its_time_begins_when_its_turn_comes() -> None:
+    pool = Pool(steps=1, groups=3, lag=0, patience=PATIENCE)
+    pool.joined("a")
+    first, second, third = pool.tickets(0)
+    assert pool.decide(0.0) == [Issue(first, "a"), Issue(second, "a")]
+    pool.completed("a", first)
+    assert pool.decide(8.0) == [Issue(third, "a")]
+    assert pool.decide(8.0 + PATIENCE) == []
+    assert pool.decide(8.1 + PATIENCE) == [Drop("a", second)]
 
 
 def test_a_hung_actor_is_dropped_and_its_ticket_issued_to_another() -> None:

@@ -1,5 +1,6 @@
 """Kills at random moments, over and over: the weights are those of a run that was left alone."""
 
+import contextlib
 import os
 import random
 import re
@@ -7,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -21,9 +23,17 @@ WORDS = ["epochs=60", "lag=1", "checkpoint.every=50", "eval.every=100", "rollout
 
 def living(run: Run, kind: str) -> list[int]:
     """Processes of this kind that the log says are there and does not say are lost."""
-    there = re.findall(rf"{kind} \(pid (\d+) on \S+\) (?:joined|is there)", run.log)
-    lost = set(re.findall(rf"{kind} \(pid (\d+) on \S+\) was lost", run.log))
+    who = {"learner": "learner", "actor": r"actor \d+", "hang": r"actor \d+", ".*": r"(?:learner|actor \d+)"}[kind]
+    there = re.findall(rf"{who} \(pid (\d+) on \S+\) (?:joined|is there)", run.log)
+    lost = set(re.findall(rf"{who} \(pid (\d+) on \S+\) was lost", run.log))
     return [int(pid) for pid in there if pid not in lost]
+
+
+def _children_of(node: Any, pid: int) -> bool:
+    """Whether a process was started by this node's raylet."""
+    (raylet,) = node.all_processes["raylet"]
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and f"PPid:\t{raylet.process.pid}\n" in status.read_text()
 
 
 @pytest.mark.slow  # minutes: a dozen processes die and are replaced, one after the other
@@ -38,30 +48,36 @@ def test_ten_kills_a_lost_node_and_a_hung_actor_leave_no_trace_in_the_weights(
     chaos.wait_for(r"actor \d+ \(.*\) joined", count=4)
     dice = random.Random(7)
     faults: list[tuple[str, int]] = []
-    plan = ["actor \\d+"] * 7 + ["learner"] * 3 + ["node", "hang"]
+    plan = ["actor"] * 7 + ["learner"] * 3 + ["node", "hang"]
     dice.shuffle(plan)
     for number, kind in enumerate(plan):
         # At a random moment after some progress, so that the kills do not all fall into one start of a learner.
         chaos.wait_for_step(60 * (number + 1), seconds=180)
         time.sleep(dice.uniform(0.0, 1.0))
         if kind == "node":
+            on_it = [pid for pid in living(chaos, ".*") if _children_of(doomed, pid)]
+            assert on_it, "somebody works there"
             made.remove_node(doomed, allow_graceful=False)
-            chaos.wait_for("was lost: .*(node|died|unexpected)", seconds=60)
+            for pid in on_it:
+                chaos.wait_for(rf"\(pid {pid} on \S+\) was lost", seconds=60)
+            faults += [("node", pid) for pid in on_it]
             add_node(made, num_cpus=2)
             continue
-        while not (candidates := living(chaos, "learner" if kind == "learner" else r"actor \d+")):
+        pid = 0
+        while not pid:
             time.sleep(0.05)
-        pid = dice.choice(candidates)
-        try:
-            os.kill(pid, signal.SIGSTOP if kind == "hang" else signal.SIGKILL)
-        except ProcessLookupError:  # its loss is about to be told
-            pytest.fail(f"{pid} was gone already:\n{chaos.log}")
+            for candidate in dice.sample(there := living(chaos, kind), len(there)):
+                with contextlib.suppress(ProcessLookupError):  # gone with its node, and about to be told
+                    os.kill(candidate, signal.SIGSTOP if kind == "hang" else signal.SIGKILL)
+                    pid = candidate
+                    break
         faults.append((kind, pid))
         if kind == "hang":
             chaos.wait_for(rf"pid {pid} on \S+\) was lost: no answer in 6 s", seconds=60)
     assert chaos.sha256(seconds=900) == whole["weights_sha256"]
 
-    assert len([kind for kind, _ in faults if kind != "hang"]) >= 10
+    assert len([kind for kind, _ in faults if kind in ("actor", "learner")]) == 10
+    assert "node" in dict(faults) and "hang" in dict(faults)
     for kind, pid in faults:
         assert re.search(rf"\(pid {pid} on \S+\) was lost", chaos.log), f"{kind} {pid} was not noticed:\n{chaos.log}"
         assert not Path(f"/proc/{pid}").exists() or "zombie" in Path(f"/proc/{pid}/status").read_text()
@@ -85,7 +101,7 @@ def test_memory_stays_flat_over_two_thousand_steps(cluster: Callable[..., Cluste
     words = ["epochs=110", "model.width=48", "model.heads=4", "eval.every=100", "checkpoint.every=100", "lag=1"]
     started = run("engine=ray", "actors.count=2", *words, address=made.address)
     started.wait_for_step(300, seconds=240)
-    pids = [started.process.pid, *living(started, "learner"), *living(started, r"actor \d+")]
+    pids = [started.process.pid, *living(started, "learner"), *living(started, "actor")]
     assert len(pids) == 4
     samples = []
     for step in range(300, 2001, 100):

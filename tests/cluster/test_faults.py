@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import signal
 import time
@@ -9,20 +10,23 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.actor import StoredShards
+from actors.actor import StoredShards, WeightsLost
 from data.prepare import open_data
 from data.shards import Dataset
 from data.tasks import task_of
+from learner.update import initial_state
 from recor_dist import ray_engine
 from recor_dist.config import Config, Mistake
 from recor_dist.device import fingerprint
 from recor_dist.loop import train
-from recor_dist.messages import Rows
+from recor_dist.messages import Rows, Ticket
+from recor_dist.methods import lay_out, make_learner
 from recor_dist.ray_engine import RayEngine, RunFailed
 from tests.cluster.conftest import Run, add_node, records
 from tests.cluster.faulty import faulty_worker
@@ -133,7 +137,7 @@ def test_actors_without_a_place_are_told_of_and_the_run_goes_on(
     with caplog.at_level(logging.INFO):
         result = train(config_in(*RAY, "actors.count=4", "epochs=10"))
     assert result["steps"] == 187
-    assert "3 of 4 actors have no place yet: each wants 1 CPU, and there are 1 node with 2 CPU and 0 GPU" in caplog.text
+    assert "3 of 4 actors are not there yet: each wants 1 CPU, and there are 1 node with 2 CPU and 0 GPU" in caplog.text
     with pytest.raises(Mistake, match=r"deadline\.join=3: the learner found no place in that time: it wants 3 CPU"):
         train(config_in(*RAY, "learner.num_cpus=3", "deadline.join=3", f"out={tmp_path}/learner"))
     with pytest.raises(
@@ -159,6 +163,54 @@ def test_a_node_that_joins_in_the_middle_takes_tickets(
     shares = dict(re.findall(r"(actor \d+) \(pid \d+ on \S+\) computed (\d+) tickets", started.log))
     assert int(shares["actor 2"]) > 0
     assert sum(map(int, shares.values())) == 2 * whole["steps"] + 2 + 2, "of training, validation and test"
+
+
+def test_a_killed_learner_finds_a_place_in_a_full_cluster(
+    cluster: Callable[..., Cluster], run: Callable[..., Run], config_in: Configure, tmp_path: Path
+) -> None:
+    """More actors are wanted than there is room for: the place of the dead must not go to one of those."""
+    words = ["epochs=20", "eval.every=50", "checkpoint.every=20"]
+    whole = train(config_in(*words, f"out={tmp_path}/whole"))
+    started = run("engine=ray", "actors.count=3", *words, address=cluster({"num_cpus": 2}).address)
+    started.wait_for_step(60)
+    (pid,) = re.findall(r"learner \(pid (\d+) on \S+\) is there", started.log)
+    os.kill(int(pid), signal.SIGKILL)
+    assert started.sha256() == whole["weights_sha256"]
+    assert re.search(
+        rf"learner \(pid {pid} on \S+\) was lost at step \d+: .*; a new one goes on from step \d+", started.log
+    )
+    assert "deadline.join" not in started.log
+
+
+def test_what_went_down_with_a_node_is_named(cluster: Callable[..., Cluster], config_in: Configure) -> None:
+    """A batch that the learner cannot have any more, and weights that an actor cannot."""
+    made = cluster({"num_cpus": 2})
+    doomed = add_node(made, num_cpus=1, resources={"doomed": 1})
+    ray.init(address=made.address, log_to_driver=False)
+
+    @ray.remote(num_cpus=0)
+    def block() -> np.ndarray:
+        return np.ones(1_000_000, dtype=np.float32)
+
+    kept, lost = block.remote(), block.options(resources={"doomed": 0.1}, max_retries=0).remote()
+    ray.wait([kept, lost], num_returns=2, timeout=60, fetch_local=False)
+    made.remove_node(doomed, allow_graceful=False)
+    config = config_in(*RAY)
+    data = open_data(config, task_of(config))
+    learner = ray_engine.RemoteLearner.options(num_cpus=1).remote(
+        partial(ray_engine._introduce, config), partial(make_learner, config, data.shape, 10)
+    )
+    ray.get(learner.begin.remote(initial_state(lay_out(config, data.shape), 0)), timeout=90)
+    receipt, weights, _ = ray.get(learner.update.remote([kept, lost], with_state=False), timeout=90)
+    assert receipt.lost == (1,)
+    assert weights is None
+    actor = ray_engine.RemoteActor.options(num_cpus=1).remote(
+        partial(fingerprint, config), partial(ray_engine.make_worker, config)
+    )
+    ray.get(actor.begin.remote(data, None), timeout=90)
+    with pytest.raises(ray.exceptions.RayTaskError) as refused:
+        ray.get(actor.roll_out.remote(Ticket(3, 0, 3), [lost]), timeout=90)
+    assert isinstance(refused.value.cause, WeightsLost)
 
 
 def test_shards_reach_a_node_that_cannot_reach_their_folder(
