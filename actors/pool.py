@@ -24,7 +24,7 @@ from recor_dist.messages import EvalTicket, Ticket
 
 TRIES = 3  # a ticket that raises this often, on different actors where there are any, fails by itself
 DEATHS = 5  # a ticket that is lost with this many actors is what kills them
-QUEUE = 2  # tickets of an actor: one at work, and the next, so that it need not wait for the driver
+QUEUE = 2  # tickets of an actor, steps of the learner: one at work, and the next, so that nobody waits for the driver
 
 Work = Ticket | EvalTicket
 
@@ -84,7 +84,7 @@ class Pool:
     patience: float  # seconds an actor may take for a ticket
     ahead: int = 0  # further steps that may be under way, where tickets need no weights
     learned: int = 0  # steps that the learner has taken: v_learned is published
-    learning: bool = False
+    in_hand: int = 0  # steps that the learner was told to take next, and has not taken yet
     actors: dict[str, list[_Work]] = field(default_factory=dict)  # the first at work, the rest in its queue
     finished: set[Ticket] = field(default_factory=set)  # and not yet consumed
     evaluating: dict[EvalTicket, None] = field(default_factory=dict)  # not yet answered, oldest first
@@ -134,23 +134,23 @@ class Pool:
         self.evaluating |= dict.fromkeys(tickets)
 
     def ticket_lost(self, ticket: Ticket) -> None:
-        """A finished ticket went down with the node that held it; the learner could not take its step."""
+        """A finished ticket went down with its node: the learner can take neither its step nor the next."""
         if ticket in self.finished:
             self.finished.remove(ticket)
             self.reissued += 1
-        self.learning = False
+        self.in_hand = 0
 
     def published(self, version: int) -> None:
         """The learner took step version - 1; its weights can be had."""
-        assert self.learning and version == self.learned + 1, f"v_{version} after v_{self.learned}"
-        self.learned, self.learning = version, False
+        assert self.in_hand and version == self.learned + 1, f"v_{version} after v_{self.learned}"
+        self.learned, self.in_hand = version, self.in_hand - 1
         self.finished = {t for t in self.finished if t.step >= version}
         self.failures = {t: f for t, f in self.failures.items() if self._wanted(t)}
         self.deaths = {t: f for t, f in self.deaths.items() if self._wanted(t)}
 
     def rewound(self, version: int) -> None:
         """The learner died and begins another life at v_version. Tickets are pure: what is finished stays good."""
-        self.learned, self.learning = version, False
+        self.learned, self.in_hand = version, 0
 
     # --- what to do --------------------------------------------------------------------------------------------------
 
@@ -177,9 +177,11 @@ class Pool:
                 commands.append(Issue(ticket, actor))
             if not room:
                 break
-        if not self.learning and self.learned < self.steps and self.finished.issuperset(self.tickets(self.learned)):
-            self.learning = True
-            commands.append(Learn(self.learned))
+        while self.in_hand < QUEUE and (step := self.learned + self.in_hand) < self.steps:
+            if not self.finished.issuperset(self.tickets(step)):
+                break
+            self.in_hand += 1
+            commands.append(Learn(step))
         return commands
 
     def missing(self) -> list[Ticket]:

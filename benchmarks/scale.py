@@ -65,7 +65,7 @@ class InstantLearner(SleepingActor):
         self.weights = next(iter(state.versions.values()))
 
     @ray.method(num_returns=3)
-    def update(self, batches: list[ray.ObjectRef], *, with_state: bool) -> tuple[Receipt, np.ndarray, None]:
+    def update(self, step: int, batches: list[ray.ObjectRef], *, with_state: bool) -> tuple[Receipt, np.ndarray, None]:
         ray.get(list(batches))
         return Receipt(0.0, 0.0, 0, {}), self.weights, None
 

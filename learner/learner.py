@@ -35,10 +35,12 @@ class LearnerActor:
 
     @ray.method(num_returns=3)
     def update(
-        self, batches: Sequence[ray.ObjectRef], *, with_state: bool
+        self, step: int, batches: Sequence[ray.ObjectRef], *, with_state: bool
     ) -> tuple[Receipt, np.ndarray | None, LearnerState | None]:
-        """Takes the next step from its batches, in the order of their groups."""
+        """Takes a step from its batches, in the order of their groups; not if the one before it could not be taken."""
         assert self.learner is not None
+        if step != self.learner.step:
+            return Receipt(0.0, 0.0, 0), None, None
         began = time.perf_counter()
         taken, lost = _take(batches)
         fetched = time.perf_counter()

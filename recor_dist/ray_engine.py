@@ -90,6 +90,7 @@ class Call:
     work: Work | None = None
     others: tuple[ray.ObjectRef, ...] = ()  # the tensors that come with the answer
     issued: float = 0.0
+    step: int = 0  # of an update
 
 
 class RayEngine:
@@ -134,6 +135,7 @@ class RayEngine:
         self.learner_losses = 0
         self.lives = 0  # of the learner
         self.made_room_at = 0.0
+        self.last_learned_at = 0.0
         self.furthest = state.step
         self.kept = state.step  # the newest step whose checkpoint the loop has
         self.refusals: Counter[str] = Counter()  # of weights, in a row
@@ -181,8 +183,8 @@ class RayEngine:
         if ready and rest:
             ready += ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
         now = time.monotonic()
-        occupied = self.pool.learning or self.pool.learned == self.steps  # in the end there is nothing left to learn
-        self.meter.passed(now, present=len(self.pool.actors), idle=len(self.pool.idle()), learning=occupied)
+        occupied = self.pool.in_hand or self.pool.learned == self.steps  # in the end there is nothing left to learn
+        self.meter.passed(now, present=len(self.pool.actors), idle=len(self.pool.idle()), learning=bool(occupied))
         for ref in ready:
             if call := self.pending.pop(ref, None):  # gone if its member was lost a moment ago
                 self._take(ref, call, now)
@@ -204,7 +206,7 @@ class RayEngine:
         elif call.kind == "hello":
             self._greet(call.member, answer, now)
         elif call.kind == "begin" and call.member == LEARNER:
-            self.learner_deadline = now + self.config.deadline.answer if self.pool.learning else math.inf
+            self.learner_deadline = now + self.config.deadline.answer if self.pool.in_hand else math.inf
             for other, waiting in self.pending.items():
                 if waiting.kind == "update":
                     self.pending[other] = with_changes(waiting, issued=now)
@@ -432,16 +434,18 @@ class RayEngine:
         batches = [self.batches[ticket] for ticket in self.pool.tickets(step)]
         with_state = checkpoint_due(self.config, step + 1, self.steps)
         handle = self.members[LEARNER].handle
-        receipt, *others = handle.update.remote(batches, with_state=with_state)
-        self.pending[receipt] = Call("update", LEARNER, None, tuple(others), now)
+        receipt, *others = handle.update.remote(step, batches, with_state=with_state)
+        self.pending[receipt] = Call("update", LEARNER, None, tuple(others), now, step)
         if self.learner_deadline == math.inf:  # else it still starts, and that comes first
             self.learner_deadline = now + self.config.deadline.answer
 
     def _learned(self, call: Call, receipt: Receipt, now: float) -> None:
         """The learner has taken its step, or found that a finished ticket is gone."""
-        step = self.pool.learned
+        step = call.step
         tickets = self.pool.tickets(step)
         self.learner_deadline = math.inf
+        if receipt.metrics is None and not receipt.lost:
+            return  # it followed a step that could not be taken; both will be asked for again
         if receipt.lost:
             for group in receipt.lost:
                 log.warning("the batch of %s was lost with its node; it is issued again", tickets[group])
@@ -456,12 +460,18 @@ class RayEngine:
                 self._lost(LEARNER, _cause(error))
                 return
         metrics = self.meter.learned(
-            receipt, now - call.issued, present=len(self.pool.actors), reissued=self.pool.reissued
+            receipt,
+            now - max(call.issued, self.last_learned_at),
+            present=len(self.pool.actors),
+            reissued=self.pool.reissued,
         )
         for ticket in tickets:
             del self.batches[ticket]
         self.weights[step + 1] = call.others[0]
         self.pool.published(step + 1)
+        self.last_learned_at = now
+        if self.pool.in_hand:
+            self.learner_deadline = now + self.config.deadline.answer
         if step + 1 > self.furthest:
             self.furthest, self.learner_losses = step + 1, 0
         self._evaluate(step + 1)

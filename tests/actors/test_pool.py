@@ -25,7 +25,7 @@ class World(RuleBasedStateMachine):
         self.born = 0
         self.working: dict[str, list[Work]] = {}  # what living actors have to compute, one after the other
         self.zombies: list[tuple[str, Work]] = []  # dropped actors whose answer may still come
-        self.learning: int | None = None
+        self.learning: list[int] = []  # steps that the learner has in hand
         self.consumed: list[list[Ticket]] = [[]]  # a list for each life of the learner
         self.version = 0  # the newest weights
         self.checkpoint = 0
@@ -56,9 +56,9 @@ class World(RuleBasedStateMachine):
                 assert command.ticket not in chain(*self.working.values()), "nothing is under way twice"
                 queue.append(command.ticket)
             elif isinstance(command, Learn):
-                assert self.learning is None
-                assert command.step == self.version
-                self.learning = command.step
+                assert len(self.learning) < QUEUE
+                assert command.step == self.version + len(self.learning)
+                self.learning.append(command.step)
             elif isinstance(command, Drop):
                 self.zombies += [(command.actor, ticket) for ticket in self.working.pop(command.actor)]
             else:
@@ -144,28 +144,28 @@ class World(RuleBasedStateMachine):
         self.finish(*self.zombies.pop(place))
         self.obey()
 
-    @precondition(lambda self: self.learning is not None)
+    @precondition(lambda self: self.learning)
     @rule(saves=st.booleans())
     def the_learner_publishes(self, saves: bool) -> None:
-        step = self.learning
+        step = self.learning.pop(0)
         self.consumed[-1] += [Ticket(step, g, max(0, step - self.pool.lag)) for g in range(self.pool.groups)]
-        self.version, self.learning = step + 1, None
+        self.version = step + 1
         self.pool.published(self.version)
         if saves:
             self.checkpoint = self.version
         self.obey()
 
-    @precondition(lambda self: self.learning is not None)
+    @precondition(lambda self: self.learning)
     @rule(data=st.data())
     def a_finished_ticket_is_lost_with_its_node(self, data: st.DataObject) -> None:
         group = data.draw(st.integers(0, self.pool.groups - 1))
-        self.pool.ticket_lost(Ticket(self.learning, group, max(0, self.learning - self.pool.lag)))
-        self.learning = None
+        self.pool.ticket_lost(Ticket(self.version, group, max(0, self.version - self.pool.lag)))
+        self.learning = []
         self.obey()
 
     @rule()
     def the_learner_dies(self) -> None:
-        self.version, self.learning = self.checkpoint, None
+        self.version, self.learning = self.checkpoint, []
         self.consumed.append([])
         self.pool.rewound(self.version)
         self.obey()
@@ -196,7 +196,7 @@ class World(RuleBasedStateMachine):
             self.obey()
             if self.pool.done():
                 break
-            if self.learning is not None:
+            if self.learning:
                 self.the_learner_publishes(saves=True)
             elif busy := self.busy():
                 self.finish(busy[0], self.working[busy[0]].pop(0))

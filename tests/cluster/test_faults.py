@@ -201,7 +201,7 @@ def test_what_went_down_with_a_node_is_named(cluster: Callable[..., Cluster], co
         partial(ray_engine._introduce, config), partial(make_learner, config, data.shape, 10)
     )
     ray.get(learner.begin.remote(initial_state(lay_out(config, data.shape), 0)), timeout=90)
-    receipt, weights, _ = ray.get(learner.update.remote([kept, lost], with_state=False), timeout=90)
+    receipt, weights, _ = ray.get(learner.update.remote(0, [kept, lost], with_state=False), timeout=90)
     assert receipt.lost == (1,)
     assert weights is None
     actor = ray_engine.RemoteActor.options(num_cpus=1).remote(
