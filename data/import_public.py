@@ -259,7 +259,7 @@ def import_files(config: Config, file: Path, test: Path | None) -> Dataset:
 
 
 def _hold_out(read: list[NotedRows], classes: list[np.ndarray], val_rows: int, file: Path) -> dict[str, NotedRows]:
-    """Validation is held out of the first file, and so is the test where there is no second; the rest is to train on."""
+    """Validation is held out of the first file, and so is the test where there is no second; the rest is train."""
     val = np.flatnonzero(classes[0] == SPLITS.index("val"))[:val_rows]
     test = np.flatnonzero(classes[0] == SPLITS.index("test")) if len(read) == 1 else np.empty(0, dtype=np.int64)
     train = np.setdiff1d(np.arange(len(read[0])), np.concatenate([val, test]))

@@ -34,39 +34,58 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for numpy.ndarray, and for the function that begins one."""
+    """Stands for numpy.ndarray, and for the functions that begin one or read a number."""
 
     def __init__(self, *_: Any) -> None:
         self.values = np.empty(0, dtype=np.int64)
 
     def __setstate__(self, state: Any) -> None:
         match state:
-            case (_, tuple() as shape, _Dtype() as dtype, bool() as fortran, content) if all(
-                type(length) is int and length >= 0 for length in shape
-            ):
-                values = dtype.read(content)
-                if math.prod(shape) != len(values):
-                    raise RefusedPickle("it holds an array whose size is not that of its content")
-                self.values = values.reshape(shape, order="F" if fortran else "C")
+            case (_, tuple() as shape, _Dtype() as dtype, bool() as fortran, content):
+                self.values = _shaped(dtype.read(content), shape, fortran)
             case _:
                 raise RefusedPickle("it holds an array that NumPy would not write")
 
 
-class _Scalar:
-    """Stands for the function that reads a single number."""
+class _FromBuffer(_Array):
+    def __init__(self, content: Any, dtype: Any, shape: Any, order: Any) -> None:
+        if not isinstance(dtype, _Dtype) or not isinstance(content, bytes | bytearray):
+            raise RefusedPickle("it holds an array that NumPy would not write")
+        self.values = _shaped(dtype.read(bytes(content)), shape, order == "F")
 
-    def __init__(self, dtype: Any = None, content: Any = None) -> None:
+
+class _Scalar(_Array):
+    def __init__(self, dtype: Any, content: Any) -> None:
         if not isinstance(dtype, _Dtype):
             raise RefusedPickle("it holds a number of no known kind")
-        self.values = dtype.read(content)
+        self.values = _shaped(dtype.read(content), (), False)
+
+
+class _Encode:
+    """Stands for the function with which older pickles write bytes: gives bytes."""
+
+    def __new__(cls, text: Any, encoding: Any = None) -> bytes:
+        if not isinstance(text, str) or encoding != "latin1":
+            raise RefusedPickle("it encodes what is no text")
+        return text.encode("latin1")
 
     def __setstate__(self, _: Any) -> None:
-        raise RefusedPickle("it holds a number that NumPy would not write")
+        raise RefusedPickle("it changes what is not its own")
 
 
-_WORDS = {("numpy", "dtype"): _Dtype, ("numpy", "ndarray"): _Array}
-for _module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-    _WORDS |= {(_module, "_reconstruct"): _Array, (_module, "scalar"): _Scalar}
+def _shaped(values: np.ndarray, shape: Any, fortran: bool) -> np.ndarray:
+    if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
+        raise RefusedPickle("it holds an array of no shape")
+    if math.prod(shape) != len(values):
+        raise RefusedPickle("it holds an array whose size is not that of its content")
+    return values.reshape(shape, order="F" if fortran else "C")
+
+
+_WORDS = {("numpy", "dtype"): _Dtype, ("numpy", "ndarray"): _Array, ("_codecs", "encode"): _Encode}
+for _core in ("numpy.core", "numpy._core"):  # before and since NumPy 2
+    _WORDS[f"{_core}.multiarray", "_reconstruct"] = _Array
+    _WORDS[f"{_core}.multiarray", "scalar"] = _Scalar
+    _WORDS[f"{_core}.numeric", "_frombuffer"] = _FromBuffer
 
 
 class _Unpickler(pickle.Unpickler):
@@ -93,8 +112,6 @@ def plain(value: Any) -> Any:
     """A value with its arrays and numbers as lists and ints."""
     if isinstance(value, _Array):
         return value.values.tolist()
-    if isinstance(value, _Scalar):
-        return int(value.values[0]) if len(value.values) == 1 else None
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value

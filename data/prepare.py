@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from functools import partial
 
@@ -120,6 +121,11 @@ def _in_processes(processes: int, jobs: list[Job]) -> Iterator[Made]:
         try:
             for future in as_completed(futures):
                 yield future.result()
+        except BrokenProcessPool:
+            raise Mistake(
+                f"data.jobs={processes}: a process that made puzzles was killed, perhaps for want of memory; "
+                "the same command goes on where it stopped"
+            ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

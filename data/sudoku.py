@@ -9,7 +9,7 @@ from data.vocab import Vocabulary
 from recor_dist.config import Mistake, SudokuConfig
 
 CHUNK = 512  # grids drawn at a time; part of what a shard is a function of
-PATIENCE = 100  # chunks without a puzzle of the wanted kind before giving up
+PATIENCE = 50  # chunks without a puzzle of the wanted kind before giving up
 
 
 def vocabulary(task: SudokuConfig) -> Vocabulary:

@@ -239,9 +239,9 @@ def random_grids(board: Geometry, seeds: np.ndarray, grids: np.ndarray) -> None:
     levels, stack = _room(board), np.empty(grids.shape[1], dtype=np.int64)
     n = board.units.shape[1]
     state = np.empty(1, dtype=np.uint64)
-    digits = np.arange(n)
     for i in range(len(seeds)):
         state[0] = seeds[i]
+        digits = np.arange(n)
         found = 0
         while found < 1:
             levels[0] = (1 << n) - 1

@@ -9,7 +9,7 @@ from data.zebra_rules import ANSWER, ENTITIES, EQUAL, KINDS, MOST_CLUES, NEXT_TO
 from recor_dist.config import Mistake, ZebraConfig
 
 CHUNK = 512  # puzzles drawn at a time; part of what a shard is a function of
-PATIENCE = 100  # chunks without a puzzle that fits before giving up
+PATIENCE = 50  # chunks without a puzzle that fits before giving up
 TOKENS = (*"012345", *KINDS, "LHS", "RHS", "c", "n", "CLUE_END", "ANSWER")  # the 19 of the public set
 
 

@@ -162,8 +162,8 @@ def test_identity_leaves_out_placement_and_nothing_else() -> None:
     everything = set(flatten(compose(["scale=smoke"])))
     identity = set(flatten(compose(["scale=smoke"]), identity_only=True))
     assert everything - identity == {
-        "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every", "checkpoint.every",
-        "checkpoint.keep",
+        "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
+        "checkpoint.every", "checkpoint.keep",
     }  # fmt: skip
 
 
