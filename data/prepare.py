@@ -27,16 +27,20 @@ from recor_dist.progress import progress_bar, set_up_logging
 
 log = logging.getLogger(__name__)
 
+Job = tuple[Config, str, int, ShardEntry | None]  # what make_shard is called with
+Made = tuple[str, int, ShardEntry]  # what it returns
+Run = Callable[[list[Job]], Iterable[Made]]  # calls make_shard on every job, somewhere
+
 
 def open_data(config: Config, task: Task) -> Dataset:
     """The data set of a task, prepared on first use. Its shards are verified as they are read."""
     return Dataset.open(_uri(config, task), task.spec, _remedy(config)) or prepare(config, task)
 
 
-def prepare(config: Config, task: Task, run: "Run | None" = None) -> Dataset:
+def prepare(config: Config, task: Task, run: Run | None = None) -> Dataset:
     """Makes every shard that is missing or bad, and the manifest. Goes on where an interrupted preparation stopped.
 
-    `run` is who makes the shards: given jobs, it yields what each of them returns, in any order.
+    `run` is who makes the shards, this machine's processes by default; it may yield what was made in any order.
     """
     uri = _uri(config, task)
     folder = open_folder(uri, create=True)
@@ -84,10 +88,6 @@ def _good_shard(
 
 
 # --- who makes shards ------------------------------------------------------------------------------------------------
-
-Job = tuple[Config, str, int, ShardEntry | None]  # what make_shard is called with
-Made = tuple[str, int, ShardEntry]
-Run = Callable[[list[Job]], Iterable[Made]]
 
 
 def make_shard(config: Config, split: str, index: int, listed: ShardEntry | None, task: Task | None = None) -> Made:

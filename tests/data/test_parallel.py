@@ -68,7 +68,7 @@ def test_notes_lie_beside_the_rows_and_damage_to_them_is_found(config_in: Config
 
 
 def test_a_killed_preparation_leaves_no_process_behind_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    words = ["task=sudoku", "scale=smoke", "task.size=9", "task.train_rows=6000", "data.shard_rows=500"]
+    words = ["task=sudoku", "scale=smoke", "task.size=9", "task.train_rows=3000", "data.shard_rows=250"]
     command = [sys.executable, "-m", "data.prepare", *words, "data.jobs=2", f"data.dir={tmp_path}/shards"]
     first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
@@ -86,7 +86,7 @@ def test_a_killed_preparation_leaves_no_process_behind_and_goes_on_where_it_stop
         time.sleep(0.05)
     assert not list(tmp_path.glob("shards/*/manifest.json"))
     second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
-    assert "6,000 train, 32 val, 40 test rows" in second.stdout
+    assert "3,000 train, 32 val, 40 test rows" in second.stdout
     assert {file: file.stat().st_mtime_ns for file in done} == times
     assert len(list(tmp_path.glob("shards/*/*.parquet"))) == 14
 
