@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from data import sudoku, zebra
-from data.import_public import import_files
+from data.import_public import import_files, main
 from data.plain_pickle import RefusedPickle, load, plain
 from data.prepare import open_data
 from data.shards import Dataset, NotedRows, read_notes
@@ -397,7 +397,21 @@ def test_the_command_says_how_to_train_on_it_or_what_is_wrong(tmp_path: Path) ->
     done = run("sudoku", "puzzles.txt", "data.dir=mine")
     assert done.returncode == 0, done.stderr
     assert "train with: python -m recor_dist.run task=sudoku task.size=4 data.source=mine/sudoku-" in done.stdout
-    for words in (["sudoku"], ["chess", "puzzles.txt"], ["zebra", "puzzles.txt"], ["sudoku", "puzzles.txt", "dir=x"]):
-        refused = run(*words)
-        assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
-        assert refused.stderr.startswith("error: ")
+    refused = run("zebra", "puzzles.txt")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+    assert refused.stderr.startswith("error: puzzles.txt: was not unpickled")
+
+
+WRONG_WORDS = {
+    "sudoku": "write python -m data.import_public sudoku|zebra FILE",
+    "chess puzzles.txt": "write python -m data.import_public",
+    "sudoku test=puzzles.txt": "write python -m data.import_public",
+    "sudoku puzzles.txt dir=x": "dir: no such setting; .* did you mean data.dir?",
+}
+
+
+@pytest.mark.parametrize("words", WRONG_WORDS)
+def test_wrong_words_are_answered_with_the_right_ones(words: str) -> None:
+    with pytest.raises(Mistake) as refusal:
+        main(words.split())
+    assert all(part in str(refusal.value) for part in WRONG_WORDS[words].split(" .* "))
