@@ -127,7 +127,7 @@ def _in_processes(processes: int, jobs: list[Job]) -> Iterator[Made]:
                 "the same command goes on where it stopped"
             ) from None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # leaving the `with` alone would first make every shard
 
 
 def _end_with_parent() -> None:

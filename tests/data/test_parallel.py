@@ -1,6 +1,5 @@
 """Puzzles made by several processes: the same rows as by one, and nothing lost or left over when they are killed."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -66,32 +65,41 @@ def test_notes_lie_beside_the_rows_and_damage_to_them_is_found(config_in: Config
     assert again.read_split("test", 0, 40).orders.shape == (40, 16), "training does not read them"
 
 
-def test_a_killed_preparation_leaves_no_process_behind_and_goes_on_where_it_stopped(
+def test_a_stopped_or_killed_preparation_leaves_no_process_behind_and_goes_on_where_it_stopped(
     tmp_path: Path, config_in: Configure
 ) -> None:
-    words = ["task=sudoku", "scale=smoke", "task.size=9", "task.train_rows=3000", "data.shard_rows=250"]
+    words = ["task=sudoku", "scale=smoke", "task.size=9", "task.train_rows=4000", "data.shard_rows=250"]
     command = [sys.executable, "-m", "data.prepare", *words, "data.jobs=2", f"data.dir={tmp_path}/shards"]
-    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (done := list(tmp_path.glob("shards/*/*.parquet"))):
-        assert time.monotonic() < deadline
-        assert first.poll() is None
-        time.sleep(0.02)
-    workers = _children(first.pid)
-    assert len(workers) >= 2
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
-    times = {file: file.stat().st_mtime_ns for file in done}
-    while any(_is_running(worker) for worker in workers):
-        assert time.monotonic() < deadline, "a worker outlived its parent"
-        time.sleep(0.05)
+    deadline = time.monotonic() + 200
+    times: dict[Path, int] = {}
+    for number in (signal.SIGINT, signal.SIGKILL):
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+        while len(_made(tmp_path)) <= len(times):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        workers = _children(process.pid)
+        assert len(workers) >= 2
+        process.send_signal(number)
+        assert process.wait(60) == (130 if number == signal.SIGINT else -signal.SIGKILL)
+        while any(_is_running(worker) for worker in workers):
+            assert time.monotonic() < deadline, "a worker outlived its parent"
+            time.sleep(0.05)
+        now = _made(tmp_path)
+        assert len(now) < 18, "it did not stop"
+        assert {file: now[file] for file in times} == times, "what was made is not made again"
+        times = now
     assert not list(tmp_path.glob("shards/*/manifest.json"))
     config = config_in(*words, "data.jobs=1")
     data = prepare(config, task_of(config))
     alone = config_in(*words, "data.jobs=1", f"data.dir={tmp_path}/alone")
-    assert prepare(alone, task_of(alone)).manifest == data.manifest, "as if nobody had been killed"
-    assert {file: file.stat().st_mtime_ns for file in done} == times
-    assert len(list(tmp_path.glob("shards/*/*.parquet"))) == 14
+    assert prepare(alone, task_of(alone)).manifest == data.manifest, "as if nothing had been interrupted"
+    assert {file: _made(tmp_path)[file] for file in times} == times
+
+
+def _made(folder: Path) -> dict[Path, int]:
+    """The shards that are there, and when each was written."""
+    return {file: file.stat().st_mtime_ns for file in folder.glob("shards/*/*.parquet")}
 
 
 def _children(pid: int) -> list[int]:
