@@ -15,28 +15,8 @@ from data.compiled import compiled, draw, shuffle
 BOX = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box
 
 # The ids of the public data set; SEARCH is ours, for a fill that none of the seven explains.
-GIVEN, LONE_SINGLE, HIDDEN_SINGLE, NAKED_PAIR, NAKED_TRIPLET, LOCKED, XY_WING, RECTANGLE, SEARCH = (
-    0,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-)
-TECHNIQUES = {
-    GIVEN: "given",
-    LONE_SINGLE: "lone single",
-    HIDDEN_SINGLE: "hidden single",
-    NAKED_PAIR: "naked pair",
-    NAKED_TRIPLET: "naked triplet",
-    LOCKED: "locked candidate",
-    XY_WING: "XY-wing",
-    RECTANGLE: "unique rectangle",
-    SEARCH: "search",
-}
+GIVEN = 0
+LONE_SINGLE, HIDDEN_SINGLE, NAKED_PAIR, NAKED_TRIPLET, LOCKED, XY_WING, RECTANGLE, SEARCH = range(2, 10)
 GRID_NODES = 2_000  # a random grid that takes more is begun anew
 
 
