@@ -11,7 +11,7 @@ description, so that one from another configuration is recognised and a lost man
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -27,6 +27,14 @@ from recor_dist.files import open_folder, read_json, write_atomically
 from recor_dist.messages import Rows, Shape
 
 KEY = b"recor_dist"
+
+
+@dataclass(frozen=True)
+class NotedRows(Rows):
+    """Rows with more to tell of each; it lies in columns of its own, which training never reads."""
+
+    notes: dict[str, np.ndarray] = field(default_factory=dict)  # name -> (R,) or (R, width), any integers
+    left_out: int = 0  # candidates that were good but too long
 
 
 class BadShard(Mistake):
@@ -84,12 +92,14 @@ def checksum(rows: Rows) -> str:
 
 def write_shard(folder: fs.SubTreeFileSystem, spec: dict, split: str, index: int, rows: Rows) -> ShardEntry:
     """Writes a shard under a name that appears only when it is complete."""
-    columns = {"prompt": rows.prompts, "response": rows.responses, "order": rows.orders}
+    notes, left_out = (rows.notes, rows.left_out) if isinstance(rows, NotedRows) else ({}, 0)
+    columns = {"prompt": rows.prompts, "response": rows.responses, "order": rows.orders, **notes}
     entry = ShardEntry(shard_name(split, index), len(rows), checksum(rows))
     table = pa.table({name: _to_column(array) for name, array in columns.items() if array is not None})
-    described = json.dumps({"spec": digest(spec), **asdict(entry)})
+    described = json.dumps({"spec": digest(spec), **asdict(entry), "left_out": left_out})
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({KEY: described}), sink, compression="zstd")
+    # Notes are not part of the checksum over rows: their pages have their own.
+    pq.write_table(table.replace_schema_metadata({KEY: described}), sink, compression="zstd", write_page_checksum=True)
     write_atomically(folder, entry.file, sink.getvalue())
     return entry
 
@@ -99,7 +109,7 @@ def read_shard(folder: ShardFolder, spec: dict, split: str, index: int) -> tuple
     name = shard_name(split, index)
     try:
         with folder.open_input_file(name) as file:
-            table = pq.read_table(file)
+            table = pq.ParquetFile(file).read(["prompt", "response", "order"])
         described = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
         rows = Rows(*(_from_column(table, column) for column in ("prompt", "response", "order")))
         entry = ShardEntry(name, len(rows), checksum(rows))
@@ -116,7 +126,17 @@ def read_shard(folder: ShardFolder, spec: dict, split: str, index: int) -> tuple
     return rows, entry
 
 
-def _to_column(array: np.ndarray) -> pa.FixedSizeListArray:
+def read_notes(folder: fs.SubTreeFileSystem, split: str, index: int) -> tuple[dict[str, np.ndarray], int]:
+    """What a shard tells of its rows beyond what is trained on, and how many candidates were left out for it."""
+    with folder.open_input_file(shard_name(split, index)) as file:
+        table = pq.read_table(file, page_checksum_verification=True)
+    names = [name for name in table.column_names if name not in ("prompt", "response", "order")]
+    return {name: _from_column(table, name) for name in names}, json.loads(table.schema.metadata[KEY])["left_out"]
+
+
+def _to_column(array: np.ndarray) -> pa.Array:
+    if array.ndim == 1:
+        return pa.array(array)
     width = array.shape[1]
     if width == 0:
         return pa.array([[] for _ in array], type=pa.list_(pa.from_numpy_dtype(array.dtype), 0))
@@ -127,6 +147,8 @@ def _from_column(table: pa.Table, name: str) -> np.ndarray | None:
     if name not in table.column_names:
         return None
     column = table.column(name).combine_chunks()
+    if not pa.types.is_fixed_size_list(column.type):
+        return column.to_numpy()
     return column.flatten().to_numpy().reshape(len(column), column.type.list_size)
 
 

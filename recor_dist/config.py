@@ -89,6 +89,42 @@ class MulConfig(GeneratedTaskConfig):
 
 
 @dataclass
+class SudokuConfig(GeneratedTaskConfig):
+    """Minimal Sudoku puzzles with one solution, their blanks 0."""
+
+    name: str = setting("sudoku", "the task", choices=("sudoku",))
+    size: int = setting(9, "cells of a side: 4, 6 or 9", at_least=4, at_most=9)
+    hard: str = setting(
+        "none",
+        "which rows are puzzles beyond the seven techniques people use; the others are within them",
+        choices=("none", "test", "all"),
+    )
+
+    def slots(self) -> int:
+        return self.size**2
+
+
+@dataclass
+class ZebraConfig(GeneratedTaskConfig):
+    """Who lives where: clues about the attributes of houses in a row; the response is the table of houses."""
+
+    name: str = setting("zebra", "the task", choices=("zebra",))
+    houses: str = setting("3-6", "houses: a number, or a range like 3-6")
+    attributes: str = setting("3-6", "attributes: a number, or a range like 3-6")
+    prompt_length: int = setting(455, "N: tokens of the clues; longer puzzles are left out", at_least=1, at_most=4096)
+
+    def range_of(self, key: str) -> tuple[int, int]:
+        """The fewest and the most `houses` or `attributes`."""
+        words = getattr(self, key).split("-")
+        if len(words) > 2 or not all(word in ("3", "4", "5", "6") for word in words) or words[0] > words[-1]:
+            raise Mistake(f"task.{key}={getattr(self, key)}: must be a number from 3 to 6, or a range like 3-6")
+        return int(words[0]), int(words[-1])
+
+    def slots(self) -> int:
+        return (self.range_of("attributes")[1] + 1) * self.range_of("houses")[1]
+
+
+@dataclass
 class CustomConfig(TaskConfig):
     """Anyone's Parquet or JSONL with `prompt` and `response`: `task=custom data.source=PATH`."""
 
@@ -245,8 +281,15 @@ class LearnerConfig:
 @dataclass
 class DataConfig:
     dir: str = setting("shards", "folder or URI that holds prepared data, a folder a data set", placement=True)
-    source: str | None = setting(None, "for task=custom: a file, or a folder with train/val/test files", placement=True)
+    source: str | None = setting(
+        None,
+        "for task=custom: a file, or a folder with train/val/test files; for puzzles: what data.import_public made",
+        placement=True,
+    )
     shard_rows: int = setting(50_000, "rows of a shard; how rows are cut decides their order", at_least=1)
+    jobs: int = setting(
+        0, "processes that make puzzles; 0 takes one for each core", at_least=0, at_most=1024, placement=True
+    )
 
 
 @dataclass
@@ -309,7 +352,7 @@ class Config:
 
 # What each choice of the groups `task` and `method` may set.
 SCHEMAS = {
-    "task": {"arg": ArgConfig, "mul": MulConfig, "custom": CustomConfig},
+    "task": {"arg": ArgConfig, "mul": MulConfig, "sudoku": SudokuConfig, "zebra": ZebraConfig, "custom": CustomConfig},
     "method": {"recor": RecorConfig, "clm": ClmConfig, "ar_gt": ArGtConfig, "mdm": MdmConfig, "ao_arm": AoArmConfig},
 }
 
@@ -354,11 +397,13 @@ def validate(config: Config) -> None:
         raise Mistake(
             "data.source: task=custom needs data.source=PATH, a Parquet or JSONL file with prompt and response"
         )
-    if not isinstance(config.task, CustomConfig) and config.data.source:
-        raise Mistake(f"data.source: only task=custom reads a source, and this is task={config.task.name}")
+    if not isinstance(config.task, CustomConfig | SudokuConfig | ZebraConfig) and config.data.source:
+        raise Mistake(f"data.source: only custom, sudoku and zebra read a source, and this is task={config.task.name}")
     if isinstance(config.task, ArgConfig) and any(config.task.modulus % d == 0 for d in range(2, config.task.modulus)):
         raise Mistake(f"task.modulus={config.task.modulus}: must be a prime")
-    if isinstance(config.task, GeneratedTaskConfig):
+    if isinstance(config.task, SudokuConfig):
+        _check_sudoku(config.task)
+    if isinstance(config.task, GeneratedTaskConfig) and not config.data.source:
         total_steps(config, config.task.train_rows)
     for key in ("out", "data.dir", "data.source"):
         place = flatten(config)[key]
@@ -424,6 +469,15 @@ def _check_ranges(config: Any, prefix: str = "") -> None:
         # `not met` instead of its opposite, so that NaN is refused as well.
         if not all(met[word](value, limit) for word, limit in asked.items()) or value == float("inf"):
             raise Mistake(f"{key}={value}: must be {ranges or 'finite'}")
+
+
+def _check_sudoku(task: SudokuConfig) -> None:
+    if task.size not in (4, 6, 9):
+        raise Mistake(f"task.size={task.size}: allowed: 4, 6, 9")
+    if task.size == 4 and task.hard != "none":
+        raise Mistake(
+            f"task.hard={task.hard}: no 4x4 puzzle needs more than the seven techniques; use task.size=6 or 9"
+        )
 
 
 def _check_recor(method: RecorConfig) -> None:

@@ -39,14 +39,17 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
             yield lambda done: bar.advance(task, done)
         return
     log.info("%s: %s to do", title, f"{total:,}")
-    done, printed = 0, time.monotonic()
+    done = 0
+    began = printed = time.monotonic()
 
     def advance(count: int) -> None:
         nonlocal done, printed
         done += count
-        if time.monotonic() - printed > SECONDS_BETWEEN_LINES:
-            log.info("%s: %s of %s", title, f"{done:,}", f"{total:,}")
-            printed = time.monotonic()
+        now = time.monotonic()
+        if now - printed > SECONDS_BETWEEN_LINES:
+            left = _clock((now - began) / done * (total - done))
+            log.info("%s: %s of %s, %s left", title, f"{done:,}", f"{total:,}", left)
+            printed = now
 
     yield advance
 

@@ -35,14 +35,22 @@ def test_the_paper_scale_holds_the_papers_tables(task: str) -> None:
     assert method.get("alpha", 0.1) == 0.1
 
 
-@pytest.mark.parametrize("task", ["arg", "mul"])
+@pytest.mark.parametrize("task", PAPER)
 def test_the_paper_scale_composes_to_the_papers_tables(task: str) -> None:
-    config = compose([f"task={task}", "scale=paper"])
-    assert (config.batch_size, config.epochs, config.learner.lr) == (1024, 100, 1e-3)
-    assert (config.method.focal, config.method.exploration, config.method.include_greedy) == (2.0, "uniform", False)
+    config, expected = compose([f"task={task}", "scale=paper"]), PAPER[task]
+    assert (config.batch_size, config.epochs) == (expected["batch"], expected["epochs"])
+    assert config.learner.lr == expected["lr"]
+    assert (config.method.focal, config.method.exploration) == (expected["focal"], expected["exploration"])
+    assert not config.method.include_greedy
     assert (config.learner.beta1, config.learner.beta2, config.learner.clip) == (0.9, 0.999, 1.0)
-    assert config.task.train_rows == {"arg": 10**6, "mul": 10**5}[task]
-    assert (config.task.val_rows, config.task.test_rows) == (448, 1000)
+    assert config.task.train_rows == {"arg": 10**6, "mul": 10**5, "sudoku": 1_800_000, "zebra": 1_500_000}[task]
+    assert (config.task.val_rows, config.task.test_rows) == (448, 10**5 if task in ("sudoku", "zebra") else 1000)
+
+
+def test_the_papers_puzzles_have_the_papers_lengths() -> None:
+    assert compose(["task=sudoku", "scale=paper"]).task.slots() == 81
+    zebra = compose(["task=zebra", "scale=paper"]).task
+    assert (zebra.prompt_length, zebra.slots()) == (455, 42)
 
 
 @pytest.mark.parametrize("task", ["arg", "mul"])
@@ -73,7 +81,7 @@ def test_every_method_takes_as_many_gradient_steps_as_recor(task: str, scale: st
 
 @pytest.mark.parametrize("method", ["recor", "clm", "ar_gt", "mdm", "ao_arm"])
 @pytest.mark.parametrize("scale", ["paper", "laptop", "smoke", "auto"])
-@pytest.mark.parametrize("task", ["arg", "mul", "custom"])
+@pytest.mark.parametrize("task", ["arg", "mul", "sudoku", "zebra", "custom"])
 def test_every_task_has_every_scale(task: str, scale: str, method: str) -> None:
     words = [f"task={task}", f"scale={scale}"] + (["data.source=rows.jsonl"] if task == "custom" else [])
     words.append(f"method={method}")
@@ -89,7 +97,7 @@ REFUSED = {
     "task.digits=3": ["task.digits: no such setting", "task.length"],
     "+speed=9": ["speed: no such setting"],
     "+learner.speed=9": ["learner.speed: no such setting"],
-    "task=argg": ["task=argg", "allowed: arg, custom, mul", "did you mean arg?"],
+    "task=argg": ["task=argg", "allowed: arg, custom, mul, sudoku, zebra", "did you mean arg?"],
     "method=recorr": ["did you mean recor?"],
     "scale=papr": ["did you mean paper?"],
     "seed=x": ["seed=x: must be a whole number"],
@@ -119,7 +127,7 @@ REFUSED = {
     "method.focal=0.5": ["method.focal=0.5", "allowed: 0, or 1 and more"],
     "method.exploration=entropy method.alpha=0": ["method.alpha=0", "exploration=topk"],
     "method.alpha=1e-9": ["method.alpha=1e-09", "allowed: 0, or 1e-6 and more"],
-    "task=null": ["task=null: allowed: arg, custom, mul"],
+    "task=null": ["task=null: allowed: arg, custom, mul, sudoku, zebra"],
     "~method.eta": ["settings cannot be taken away"],
     "seed=0,1": ["several values make a sweep; put --multirun before them all"],
     "learner=1": ["learner: no such setting; allowed there: learner.beta1"],
@@ -137,7 +145,18 @@ REFUSED = {
     "method=clm method.order_queries=2": ["method.order_queries: no such setting"],
     "method=ar_gt method.order_weight=0": ["method.order_weight=0.0: must be above 0"],
     "method=sufmdm": ["allowed: ao_arm, ar_gt, clm, mdm, recor", "did you mean mdm?"],
-    "data.source=rows.jsonl": ["data.source: only task=custom reads a source"],
+    "data.source=rows.jsonl": ["data.source: only custom, sudoku and zebra read a source"],
+    "task=sudoku task.size=5": ["task.size=5: allowed: 4, 6, 9"],
+    "task=sudoku task.size=16": ["task.size=16: must be at least 4 and at most 9"],
+    "task=sudoku task.hard=train": ["task.hard=train: allowed: none, test, all"],
+    "task=sudoku task.hard=test": ["task.hard=test: no 4x4 puzzle", "use task.size=6 or 9"],
+    "task=zebra task.houses=2": ["task.houses=2: must be a number from 3 to 6, or a range like 3-6"],
+    "task=zebra task.attributes=5-4": ["task.attributes=5-4: must be a number from 3 to 6"],
+    "task=zebra task.houses=3-4-5": ["task.houses=3-4-5: must be"],
+    "task=zebra task.houses=three": ["task.houses=three: must be"],
+    "task=zebra task.prompt_length=0": ["task.prompt_length=0: must be at least 1"],
+    "task=zebra method.token_queries=13": ["a response has M=12 slots"],
+    "data.jobs=-1": ["data.jobs=-1: must be at least 0"],
     "task=custom": ["task=custom needs data.source=PATH"],
 }
 
@@ -180,9 +199,9 @@ def test_identity_leaves_out_placement_and_nothing_else() -> None:
     everything = set(flatten(compose(["scale=smoke"])))
     identity = set(flatten(compose(["scale=smoke"]), identity_only=True))
     assert everything - identity == {
-        "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "eval.every", "checkpoint.every",
-        "checkpoint.keep", "actors.count", "actors.num_cpus", "actors.num_gpus", "learner.num_cpus", "learner.num_gpus",
-        "deadline.answer", "deadline.join", "deadline.stop",
+        "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
+        "checkpoint.every", "checkpoint.keep", "actors.count", "actors.num_cpus", "actors.num_gpus",
+        "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
     }  # fmt: skip
 
 

@@ -1,0 +1,93 @@
+"""`python -m benchmarks.generate`: how fast the puzzle generators are, beside the marks they were built to.
+
+Marks: 1,400 minimal unique 9x9 Sudokus a second on a core (what a plain compiled generator did), 200 Zebra puzzles of
+six houses and six attributes a second, and the paper's sets within an hour on two cores. One process; seconds are CPU
+seconds, so that a busy machine does not blur them. The clue length is the largest of all 6x6 puzzles made here.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from data import sudoku, zebra
+from data.shards import NotedRows
+from data.sudoku_rules import dig, geometry, random_grids
+from data.zebra_rules import MOST_CLUES, make_puzzles
+from recor_dist.config import SudokuConfig, ZebraConfig
+from recor_dist.rng import rng
+
+PAPER = {"sudoku": {"train": 1_800_000, "test": 100_000}, "zebra": {"train": 1_500_000, "test": 100_000}}
+
+
+def rate(make: Callable[[int], object], warm: int, rows: int) -> float:
+    """Rows a CPU second, after a first call that compiles."""
+    make(warm)
+    began = time.process_time()
+    make(rows)
+    return rows / (time.process_time() - began)
+
+
+def minimal_sudokus(size: int) -> Callable[[int], None]:
+    def make(rows: int) -> None:
+        seeds = rng(0, "benchmark", rows).integers(0, 2**64, size=(2, rows), dtype=np.uint64)
+        grids, puzzles = np.empty((2, rows, size**2), dtype=np.uint8)
+        random_grids(geometry(size), seeds[0], grids)
+        dig(geometry(size), seeds[1], grids, puzzles)
+
+    return make
+
+
+def zebras(size: int, lengths: list[int]) -> Callable[[int], None]:
+    def make(rows: int) -> None:
+        seeds = rng(0, "benchmark", rows).integers(0, 2**64, size=rows, dtype=np.uint64)
+        tables = np.empty((rows, size + 1, size), dtype=np.int8)
+        clues, tokens = np.empty((rows, MOST_CLUES, 7), dtype=np.int8), np.empty(rows, dtype=np.int64)
+        orders = np.empty((rows, (size + 1) * size), dtype=np.int16)
+        prompts, rounds = np.empty((rows, 1024), dtype=np.uint8), np.empty(orders.shape, dtype=np.uint8)
+        make_puzzles(seeds, (size, size), (size, size), tables, clues, prompts, tokens, orders, rounds)
+        lengths.extend(tokens.tolist())
+
+    return make
+
+
+def shards(task: SudokuConfig | ZebraConfig, split: str) -> Callable[[int], NotedRows]:
+    module = sudoku if isinstance(task, SudokuConfig) else zebra
+    return lambda rows: module.shard(task, split, rng(0, "benchmark", rows), rows)
+
+
+def main(scale: float) -> None:
+    """`scale` shortens or lengthens every measurement; 1 takes about a minute."""
+
+    def rows(count: int) -> int:
+        return max(64, int(count * scale))
+
+    lengths: list[int] = []
+    print(f"{'a CPU second of one process':<52}{'rows':>10}{'mark':>8}{'ratio':>8}")
+    marks = {
+        "minimal unique Sudokus, 9x9": (minimal_sudokus(9), 20_000, 1_400),
+        "minimal unique Sudokus, 6x6": (minimal_sudokus(6), 50_000, None),
+        "minimal unique Sudokus, 4x4": (minimal_sudokus(4), 100_000, None),
+        "Zebra puzzles with their order, 6x6": (zebras(6, lengths), 20_000, 200),
+        "Zebra puzzles with their order, 3x3": (zebras(3, []), 50_000, None),
+    }
+    for name, (make, count, mark) in marks.items():
+        found = rate(make, 64, rows(count))
+        print(f"{name:<52}{found:>10,.0f}{mark or '':>8}{f'{found / mark:.1f}' if mark else '':>8}")
+    seconds = {}
+    for name, task in {"sudoku": SudokuConfig(), "zebra": ZebraConfig()}.items():
+        for split, wanted in PAPER[name].items():
+            found = rate(shards(task, split), 64, rows(10_000 if split == "train" else 3_000))
+            seconds[name, split] = wanted / found
+            print(f"{f'rows of {split}, {name} at paper scale':<52}{found:>10,.0f}")
+    for name in PAPER:
+        two_cores = (seconds[name, "train"] + seconds[name, "test"]) / 2 / 60
+        print(
+            f"the paper's {name} on two cores, extrapolated: {two_cores:.0f} minutes, {two_cores / 60:.2f} of the mark"
+        )
+    print(f"clue tokens of {len(lengths):,} 6x6 Zebras: mean {np.mean(lengths):.0f}, most {max(lengths)}; N is 455")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)

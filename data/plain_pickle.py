@@ -1,0 +1,117 @@
+"""Pickles from strangers: plain containers, numbers, strings and arrays of integers come out; nothing else goes in.
+
+A pickle is a program that may call whatever it names. Here it can name nothing but the few words with which NumPy
+writes an array, and even these mean harmless classes of ours: NumPy's own trust the bytes they are given.
+"""
+
+import io
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+
+
+class RefusedPickle(ValueError):
+    """Why a pickle was not read."""
+
+
+class _Dtype:
+    """Stands for numpy.dtype: whole numbers only."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        if code not in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"):
+            raise RefusedPickle(f"it holds an array of {code!r}; whole numbers are expected")
+        self.code, self.byte_order = code, "<"
+
+    def __setstate__(self, state: Any) -> None:
+        self.byte_order = ">" if isinstance(state, tuple) and len(state) > 1 and state[1] == ">" else "<"
+
+    def read(self, content: Any) -> np.ndarray:
+        if not isinstance(content, bytes):
+            raise RefusedPickle("it holds an array without content")
+        return np.frombuffer(content, dtype=np.dtype(self.byte_order + self.code))
+
+
+class _Array:
+    """Stands for numpy.ndarray, and for the functions that begin one or read a number."""
+
+    def __init__(self, *_: Any) -> None:
+        self.values = np.empty(0, dtype=np.int64)
+
+    def __setstate__(self, state: Any) -> None:
+        match state:
+            case (_, tuple() as shape, _Dtype() as dtype, bool() as fortran, content):
+                self.values = _shaped(dtype.read(content), shape, fortran)
+            case _:
+                raise RefusedPickle("it holds an array that NumPy would not write")
+
+
+class _FromBuffer(_Array):
+    def __init__(self, content: Any, dtype: Any, shape: Any, order: Any) -> None:
+        if not isinstance(dtype, _Dtype) or not isinstance(content, bytes | bytearray):
+            raise RefusedPickle("it holds an array that NumPy would not write")
+        self.values = _shaped(dtype.read(bytes(content)), shape, order == "F")
+
+
+class _Scalar(_Array):
+    def __init__(self, dtype: Any, content: Any) -> None:
+        if not isinstance(dtype, _Dtype):
+            raise RefusedPickle("it holds a number of no known kind")
+        self.values = _shaped(dtype.read(content), (), False)
+
+
+class _Encode:
+    """Stands for the function with which older pickles write bytes: gives bytes."""
+
+    def __new__(cls, text: Any, encoding: Any = None) -> bytes:
+        if not isinstance(text, str) or encoding != "latin1":
+            raise RefusedPickle("it encodes what is no text")
+        return text.encode("latin1")
+
+    def __setstate__(self, _: Any) -> None:
+        raise RefusedPickle("it changes what is not its own")
+
+
+def _shaped(values: np.ndarray, shape: Any, fortran: bool) -> np.ndarray:
+    if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
+        raise RefusedPickle("it holds an array of no shape")
+    if math.prod(shape) != len(values):
+        raise RefusedPickle("it holds an array whose size is not that of its content")
+    return values.reshape(shape, order="F" if fortran else "C")
+
+
+_WORDS = {("numpy", "dtype"): _Dtype, ("numpy", "ndarray"): _Array, ("_codecs", "encode"): _Encode}
+for _core in ("numpy.core", "numpy._core"):  # before and since NumPy 2
+    _WORDS[f"{_core}.multiarray", "_reconstruct"] = _Array
+    _WORDS[f"{_core}.multiarray", "scalar"] = _Scalar
+    _WORDS[f"{_core}.numeric", "_frombuffer"] = _FromBuffer
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _WORDS:
+            raise RefusedPickle(f"it names {module}.{name}; only containers, numbers, strings and arrays are read")
+        return _WORDS[module, name]
+
+
+def load(content: bytes) -> Any:
+    """What a pickle holds, arrays and NumPy's numbers as objects with `values`. RefusedPickle if it is not plain."""
+    try:
+        return _Unpickler(io.BytesIO(content)).load()
+    except RefusedPickle:
+        raise
+    except (
+        pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, MemoryError,
+        OverflowError, RecursionError, ImportError,
+    ) as error:  # fmt: skip
+        raise RefusedPickle(f"it is damaged or truncated ({str(error) or type(error).__name__})") from None
+
+
+def plain(value: Any) -> Any:
+    """A value with its arrays and numbers as lists and ints."""
+    if isinstance(value, _Array):
+        return value.values.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

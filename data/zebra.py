@@ -1,0 +1,147 @@
+"""Zebra puzzles: clues about houses in a row; the response is the table of houses, filled in the order of deduction."""
+
+import numpy as np
+
+from data.shards import NotedRows
+from data.splits import SPLITS, split_of
+from data.vocab import PAD, Vocabulary
+from data.zebra_rules import ANSWER, ENTITIES, EQUAL, KINDS, MOST_CLUES, NEXT_TO, NOT_EQUAL, PADDING, make_puzzles
+from recor_dist.config import Mistake, ZebraConfig
+
+CHUNK = 512  # puzzles drawn at a time; part of what a shard is a function of
+PATIENCE = 50  # chunks without a puzzle that fits before giving up
+TOKENS = (*"012345", *KINDS, "LHS", "RHS", "c", "n", "CLUE_END", "ANSWER")  # the 19 of the public set
+
+
+def vocabulary(_: ZebraConfig) -> Vocabulary:
+    return Vocabulary((*TOKENS, PAD))
+
+
+assert TOKENS[ANSWER] == "ANSWER"
+assert len(TOKENS) == PADDING
+
+
+def lengths(task: ZebraConfig) -> tuple[int, int]:
+    """N and M."""
+    return task.prompt_length, task.slots()
+
+
+def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.ndarray:
+    """The split of each puzzle, whatever the order of its clues and of the sides of a symmetric clue.
+
+    clues (R, most, 7), -1 beyond the last.
+    """
+    clues = clues.copy()
+    symmetric = np.isin(clues[:, :, 0], (EQUAL, NOT_EQUAL, NEXT_TO))
+    swap = symmetric & (clues[:, :, 1] * 8 + clues[:, :, 2] > clues[:, :, 3] * 8 + clues[:, :, 4])
+    clues[swap] = clues[swap][:, [0, 3, 4, 1, 2, 5, 6]]
+    codes = np.sort((clues.astype(np.int64) + 1) @ 8 ** np.arange(6, -1, -1), axis=1)  # a number a clue, 0 for none
+    keys = np.concatenate([houses[:, None], attributes[:, None], codes], axis=1)
+    return split_of(key[key > 0].astype("<i8").tobytes() for key in keys)
+
+
+def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int) -> NotedRows:
+    """Draws puzzles, and keeps those of the split whose clues fit into the prompt."""
+    houses, attributes = task.range_of("houses"), task.range_of("attributes")
+    N, M = lengths(task)
+    parts: list[tuple[np.ndarray, ...]] = []
+    have = fruitless = left_out = 0
+    while have < rows:
+        seeds = random.integers(0, 2**64, size=CHUNK, dtype=np.uint64)
+        tables = np.empty((CHUNK, attributes[1] + 1, houses[1]), dtype=np.int8)
+        clues = np.empty((CHUNK, MOST_CLUES, 7), dtype=np.int8)
+        prompts = np.empty((CHUNK, N), dtype=np.uint8)
+        tokens = np.empty(CHUNK, dtype=np.int64)
+        orders, rounds = np.empty((CHUNK, M), dtype=np.int16), np.empty((CHUNK, M), dtype=np.uint8)
+        make_puzzles(seeds, houses, attributes, tables, clues, prompts, tokens, orders, rounds)
+        n, m = (tables[:, 0] >= 0).sum(axis=1), (tables[:, 1:, 0] >= 0).sum(axis=1)
+        # The number of houses is told by nothing but the largest value in the clues.
+        told = clues[:, :, 2::2].max(axis=(1, 2)) == n - 1
+        ours = np.flatnonzero((splits(clues, n, m) == SPLITS.index(split)) & told)
+        fits = tokens[ours] <= N
+        keep = ours[fits][: rows - have]
+        left_out += int((~fits).sum())
+        responses = np.where(tables < 0, PADDING, tables).astype(np.uint8).reshape(CHUNK, M)
+        counts = (clues[:, :, 0] >= 0).sum(axis=1).astype(np.uint8)
+        columns = (prompts, responses, orders, rounds, n.astype(np.uint8), m.astype(np.uint8), counts)
+        parts.append(tuple(column[keep] for column in columns))
+        have += len(keep)
+        fruitless = 0 if len(keep) else fruitless + 1
+        if fruitless == PATIENCE:
+            raise Mistake(
+                f"task.prompt_length={N}: none of {PATIENCE * CHUNK:,} puzzles was that short; the last ones took "
+                f"{tokens.min()} to {tokens.max()} tokens"
+            )
+    prompts, responses, orders, *notes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    names = ("rounds", "houses", "attributes", "clues")
+    return NotedRows(prompts, responses, orders, dict(zip(names, notes, strict=True)), left_out)
+
+
+# --- clues as text ---------------------------------------------------------------------------------------------------
+
+
+def parse(tokens: list[str]) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Clues from their tokens: (kind, entities), an entity a (row, value). ValueError says what is not a clue."""
+    clues = []
+    while tokens:
+        if "CLUE_END" not in tokens:
+            raise ValueError("the last clue has no CLUE_END")
+        end = tokens.index("CLUE_END")
+        clue, tokens = tokens[:end], tokens[end + 1 :]
+        text = " ".join(clue)
+        if len(clue) < 2 or clue[0] not in KINDS or clue[1] != "LHS":
+            raise ValueError(f"`{text}` does not begin with the kind of a clue and LHS")
+        kind = KINDS.index(clue[0])
+        right = clue.index("RHS") if "RHS" in clue else len(clue)
+        left_side, right_side = clue[2:right], clue[right + 1 :]
+        if (len(left_side), len(right_side)) != (3, 3 * (int(ENTITIES[kind]) - 1)):
+            raise ValueError(f"`{text}` does not have the entities of a clue `{clue[0]}`")
+        words = left_side + right_side
+        entities = []
+        for letter, attribute, value in zip(words[::3], words[1::3], words[2::3], strict=True):
+            known = letter == "c" or (letter, attribute) == ("n", "0")
+            if not known or not attribute.isdecimal() or not value.isdecimal():
+                raise ValueError(f"`{letter} {attribute} {value}` is not an entity")
+            entities.append((0 if letter == "n" else int(attribute) + 1, int(value)))
+        clues.append((kind, entities))
+    return clues
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+
+SENTENCES = {
+    "=": "{} and {} are in the same house",
+    "!=": "{} and {} are in different houses",
+    "nbr": "{} and {} are neighbours",
+    "ends": "{} is in the first or the last house",
+    "immediate-left": "{} is immediately left of {}",
+    "left-of": "{} is somewhere left of {}",
+    "inbetween": "{}, {} and {} stand in this order, from left to right",
+}
+
+
+def show(prompt: np.ndarray, response: np.ndarray, order: np.ndarray, wide: int) -> str:
+    """The clues, the table of houses, and the step at which each cell was filled. `wide`: houses that fit the table.
+
+    Values of the attributes A, B, C ... are called a0, a1 ..., b0, b1 ...; houses are counted from 1.
+    """
+    lines = []
+    clues = parse([TOKENS[token] for token in prompt if token != PADDING])
+    for kind, entities in clues:
+        named = ["house " + str(v + 1) if row == 0 else f"{_letter(row).lower()}{v}" for row, v in entities]
+        lines.append(f"  {len(lines) + 1:2}. " + SENTENCES[KINDS[kind]].format(*named))
+    table = response.reshape(-1, wide)
+    n = 1 + max(value for _, entities in clues for _, value in entities)
+    m = max(row for _, entities in clues for row, _ in entities)
+    deduced = [slot for slot in order if slot >= wide and slot // wide <= m and slot % wide < n]
+    steps = {slot: step for step, slot in enumerate(deduced, start=1)}
+    lines += ["", "  house " + "".join(f"{house + 1:>4}" for house in range(n)) + "      step" + "    " * (n - 1)]
+    for row in range(1, m + 1):
+        values = "".join(f"{_letter(row).lower() + TOKENS[v] if v < 6 else '?':>4}" for v in table[row, :n])
+        filled = "".join(f"{steps[row * wide + house]:>4}" for house in range(n))
+        lines.append(f"  {_letter(row):<6}{values}      {filled}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _letter(row: int) -> str:
+    return "ABCDEF"[row - 1]

@@ -1,0 +1,417 @@
+"""Files of others: what comes in unchanged, and what is refused with its row. A hostile pickle executes nothing."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data import sudoku, zebra
+from data.import_public import import_files, main
+from data.plain_pickle import RefusedPickle, load, plain
+from data.prepare import open_data
+from data.shards import Dataset, NotedRows, read_notes
+from data.splits import SPLITS
+from data.tasks import task_of
+from data.zebra_rules import PADDING
+from recor_dist.config import Config, Mistake, SudokuConfig, ZebraConfig
+from recor_dist.loop import train
+from recor_dist.rng import rng
+
+Configure = Callable[..., Config]
+
+
+@pytest.fixture(scope="module")
+def boards() -> NotedRows:
+    return sudoku.shard(SudokuConfig(), "train", rng(1, "test", 0), 300)
+
+
+@pytest.fixture(scope="module")
+def houses() -> NotedRows:
+    return zebra.shard(ZebraConfig(), "train", rng(1, "test", 0), 300)
+
+
+def as_npy(rows: NotedRows) -> np.ndarray:
+    """Rows as Shah et al. keep them."""
+    values = np.take_along_axis(rows.responses, rows.orders.astype(np.int64), axis=1)
+    cells = np.stack([rows.orders // 9, rows.orders % 9, values, rows.notes["technique"]], axis=2)
+    return np.concatenate([rows.notes["givens"][:, None], cells.reshape(len(rows), -1)], axis=1).astype(np.int64)
+
+
+def as_items(rows: NotedRows) -> list[list[Any]]:
+    items = []
+    for prompt, response, order in zip(rows.prompts, rows.responses, rows.orders, strict=True):
+        square = response.reshape(7, 6)
+        n, m = int((square[0] != PADDING).sum()), int((square[:, 0] != PADDING).sum()) - 1
+        cells = [divmod(int(slot), 6) for slot in order]
+        solved = [(row - 1, house, int(square[row, house])) for row, house in cells if 0 < row <= m and house < n]
+        tokens = [zebra.TOKENS[t] for t in prompt if t != PADDING] + ["ANSWER"] + [str(x) for c in solved for x in c]
+        items.append([tokens, square[: m + 1, :n].tolist(), np.array(solved, dtype=np.int16)[:, :2]])
+    return items
+
+
+def everything(data: Dataset) -> dict[bytes, tuple[bytes, bytes]]:
+    parts = [data.read_split(split, 0, data.rows_of(split)) for split in SPLITS]
+    return {
+        prompt.tobytes(): (response.tobytes(), order.tobytes())
+        for rows in parts
+        for prompt, response, order in zip(rows.prompts, rows.responses, rows.orders, strict=True)
+    }
+
+
+def expected(rows: NotedRows) -> dict[bytes, tuple[bytes, bytes]]:
+    columns = zip(rows.prompts, rows.responses, rows.orders.astype(np.int16), strict=True)
+    return {prompt.tobytes(): (response.tobytes(), order.tobytes()) for prompt, response, order in columns}
+
+
+# --- Sudoku ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_public_sudokus_come_in_with_their_order(boards: NotedRows, tmp_path: Path, config_in: Configure) -> None:
+    test = sudoku.shard(SudokuConfig(), "test", rng(1, "test", 0), 30)
+    np.save(tmp_path / "train.npy", as_npy(boards))
+    np.save(tmp_path / "test.npy", as_npy(test).astype(np.int16))
+    config = config_in("task=sudoku", "task.size=9", "data.shard_rows=100")
+    with pytest.raises(Mistake, match="too few different puzzles to hold out a val split"):
+        import_files(config, tmp_path / "train.npy", tmp_path / "test.npy")  # all of these are train's
+    both = np.concatenate([as_npy(boards), as_npy(sudoku.shard(SudokuConfig(), "val", rng(1, "test", 0), 20))])
+    np.save(tmp_path / "train.npy", both)
+    data = import_files(config, tmp_path / "train.npy", tmp_path / "test.npy")
+    assert [data.rows_of(split) for split in SPLITS] == [300, 20, 30]
+    assert expected(boards).items() <= everything(data).items()
+    assert expected(test).items() <= everything(data).items()
+    notes, _ = read_notes(data.folder, "train", 0)
+    assert np.array_equal(notes["technique"], boards.notes["technique"][:100])
+    assert np.array_equal(notes["givens"], boards.notes["givens"][:100])
+
+
+def test_a_run_trains_on_what_was_imported(boards: NotedRows, tmp_path: Path, config_in: Configure) -> None:
+    parts = [sudoku.shard(SudokuConfig(size=4), split, rng(1, "test", 0), 60) for split in SPLITS]
+    lines = ["".join(map(str, puzzle)) for part in parts for puzzle in part.prompts]
+    (tmp_path / "puzzles.txt").write_text("\n".join(lines))
+    made = import_files(config_in("task=sudoku"), tmp_path / "puzzles.txt", None)
+    config = config_in("task=sudoku", f"data.source={made.uri}")
+    assert train(config)["steps"] > 0
+    assert open_data(config, task_of(config)).uri == made.uri
+    for words, why in {
+        ("task=sudoku", "task.size=6"): r"responses have 16 slots; set task\.size",
+        ("task=zebra",): "was not imported for task=zebra",
+    }.items():
+        with pytest.raises(Mistake, match=why):
+            task_of(config_in(*words, f"data.source={made.uri}"))
+    with pytest.raises(Mistake, match=r"holds no data set; make one with python -m data\.import_public"):
+        task_of(config_in("task=sudoku", f"data.source={tmp_path}"))
+
+
+@dataclass(frozen=True)
+class Damage:
+    row: int
+    column: int
+    value: int
+    why: str
+
+
+DAMAGES = [
+    Damage(4, 0, 82, "row 5 does not begin with a number of givens"),
+    Damage(7, 1, 9, "row 8 has a cell outside 0 to 8"),
+    Damage(2, 3, 0, "row 3 has a value outside 1 to 9"),
+    Damage(2, 323, 10, "row 3 has a value outside 1 to 9"),
+    Damage(9, 8, -1, "row 10 has a technique that is no id"),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.why)
+def test_a_wrong_number_is_refused_with_its_row(
+    damage: Damage, boards: NotedRows, tmp_path: Path, config_in: Configure
+) -> None:
+    rows = as_npy(boards)
+    rows[damage.row, damage.column] = damage.value
+    np.save(tmp_path / "bad.npy", rows)
+    with pytest.raises(Mistake, match=damage.why):
+        import_files(config_in("task=sudoku"), tmp_path / "bad.npy", None)
+
+
+def test_contradictory_or_incomplete_boards_are_refused_with_their_row(
+    boards: NotedRows, tmp_path: Path, config_in: Configure
+) -> None:
+    rows = as_npy(boards)
+    rows[3, 3] = rows[3, 3] % 9 + 1  # another digit in one cell
+    np.save(tmp_path / "bad.npy", rows)
+    with pytest.raises(Mistake, match="row 4 has a solution with a digit twice"):
+        import_files(config_in("task=sudoku"), tmp_path / "bad.npy", None)
+    rows = as_npy(boards)
+    rows[6, 5:7] = rows[6, 1:3]  # one cell twice
+    np.save(tmp_path / "bad.npy", rows)
+    with pytest.raises(Mistake, match="row 7 does not name every cell once"):
+        import_files(config_in("task=sudoku"), tmp_path / "bad.npy", None)
+
+
+def test_files_that_are_no_such_arrays_are_refused(boards: NotedRows, tmp_path: Path, config_in: Configure) -> None:
+    file = tmp_path / "bad.npy"
+    np.save(file, as_npy(boards))
+    whole = file.read_bytes()
+    contents: dict[str, tuple[bytes | np.ndarray, str]] = {
+        "truncated": (whole[:-1000], "is not a whole .npy file"),
+        "header only": (whole[:100], "is not a whole .npy file"),
+        "empty": (b"", "is not a whole .npy file"),
+        "objects": (np.array([{"a": 1}, None], dtype=object), "is not a whole .npy file"),
+        "text": (b"hello", "is not a whole .npy file"),
+        "fractions": (np.zeros((3, 325)), "rows of 325 whole numbers, and holds float64"),
+        "narrow": (np.zeros((3, 324), dtype=np.int64), r"holds int64 of shape \(3, 324\)"),
+        "none": (np.zeros((0, 325), dtype=np.int64), "has no rows"),
+    }
+    for content, why in contents.values():
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        else:
+            np.save(file, content, allow_pickle=True)
+        with pytest.raises(Mistake, match=why):
+            import_files(config_in("task=sudoku"), file, None)
+    with pytest.raises(Mistake, match="No such file"):
+        import_files(config_in("task=sudoku"), tmp_path / "none.npy", None)
+
+
+def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
+    tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = [sudoku.shard(SudokuConfig(), split, rng(2, "test", 0), 25) for split in SPLITS]
+    hard = sudoku.shard(SudokuConfig(hard="all"), "train", rng(2, "test", 0), 5)
+    lines = ["".join(map(str, puzzle)).replace("0", ".") for part in (*parts, hard) for puzzle in part.prompts]
+    lines.insert(10, "." * 81)
+    lines.insert(20, "11" + "0" * 79)
+    lines.insert(30, "")
+    (tmp_path / "puzzles.txt").write_text("\n".join(lines) + "\n")
+    data = import_files(config_in("task=sudoku", "task.size=9"), tmp_path / "puzzles.txt", None)
+    assert [data.rows_of(split) for split in SPLITS] == [30, 25, 25]
+    for part in (*parts, hard):
+        assert expected(part).items() <= everything(data).items()
+    left_out = Path(data.uri, "left_out.txt").read_text().splitlines()
+    assert [line.split(":")[1].strip() for line in left_out] == [
+        "row 11 has several solutions",
+        "row 21 has no solution",
+    ]
+    assert "2 puzzles were left out" in caplog.text
+
+
+BAD_LISTS = {
+    "": "has no puzzles",
+    "12345": r"row 1 has 5 characters; allowed: 16, 36, 81",
+    "0" * 81 + "\n" + "0" * 80: "row 2 has 80 characters",
+    "0" * 15 + "5": r"row 1 has the character '5'; allowed: 0 to 4",
+    "0" * 80 + "x": "row 1 has the character 'x'",
+    "é" * 81: "cannot be read as text",
+    "11" + "0" * 79: "none of its 1 puzzles has exactly one solution",
+}
+
+
+@pytest.mark.parametrize("content", BAD_LISTS)
+def test_a_line_that_is_no_puzzle_is_refused(content: str, tmp_path: Path, config_in: Configure) -> None:
+    (tmp_path / "puzzles.txt").write_text(content)
+    with pytest.raises(Mistake, match=BAD_LISTS[content]):
+        import_files(config_in("task=sudoku"), tmp_path / "puzzles.txt", None)
+
+
+# --- Zebra -----------------------------------------------------------------------------------------------------------
+
+PAPER = ("task=zebra", "task.houses=3-6", "task.attributes=3-6", "task.prompt_length=455")
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_the_public_zebras_come_in_with_their_order(
+    protocol: int, houses: NotedRows, tmp_path: Path, config_in: Configure
+) -> None:
+    files = {}
+    for name, rows in {"train": houses, "val": None, "test": None}.items():
+        files[name] = as_items(rows or zebra.shard(ZebraConfig(), name, rng(2, "test", 0), 20))
+    (tmp_path / "zebra.pkl").write_bytes(pickle.dumps([*files["train"], *files["val"], *files["test"]], protocol))
+    data = import_files(config_in(*PAPER), tmp_path / "zebra.pkl", None)
+    assert [data.rows_of(split) for split in SPLITS] == [300, 20, 20]
+    assert expected(houses).items() <= everything(data).items()
+    assert data.vocabulary.tokens == zebra.vocabulary(ZebraConfig()).tokens
+    notes, _ = read_notes(data.folder, "train", 0)
+    assert np.array_equal(notes["houses"], houses.notes["houses"][:250])
+
+
+def first_clue(item: list[Any]) -> int:
+    return item[0].index("CLUE_END")
+
+
+def refuse_answer(item: list[Any]) -> None:
+    item[0].remove("ANSWER")
+
+
+def refuse_token(item: list[Any]) -> None:
+    item[0][0] = "=="
+
+
+def refuse_table(item: list[Any]) -> None:
+    item[1][1][0] = item[1][1][1]
+
+
+def refuse_numbers(item: list[Any]) -> None:
+    item[1][0].reverse()
+
+
+def refuse_short_answer(item: list[Any]) -> None:
+    item[0].pop()
+
+
+def refuse_contradiction(item: list[Any]) -> None:
+    """Two values of an attribute change places in the table and in the answer, and the clues know nothing of it."""
+    row = item[1][1]
+    row[0], row[1] = row[1], row[0]
+    start = item[0].index("ANSWER") + 1
+    for i in range(start, len(item[0]), 3):
+        if item[0][i] == "0" and item[0][i + 1] in ("0", "1"):
+            item[0][i + 2] = str(row[int(item[0][i + 1])])
+
+
+def refuse_twice(item: list[Any]) -> None:
+    item[0][-3:] = item[0][-6:-3]
+
+
+def refuse_clue(item: list[Any]) -> None:
+    del item[0][1]
+
+
+def refuse_length(item: list[Any]) -> None:
+    item[0][:0] = item[0][: first_clue(item) + 1] * 60
+
+
+def refuse_shape(item: list[Any]) -> None:
+    item[:] = [item[0]]
+
+
+def refuse_large_table(item: list[Any]) -> None:
+    item[1] = [list(range(7)) for _ in range(4)]
+
+
+WRONG_ITEMS = {
+    refuse_answer: "row 3 does not have ANSWER once",
+    refuse_token: "row 3 has the token '==', which is none of the 19",
+    refuse_table: "row 3 has a table whose rows do not hold",
+    refuse_numbers: "row 3 has a table whose rows do not hold .* the house numbers first",
+    refuse_short_answer: "row 3 does not give .* times attribute, house and value",
+    refuse_contradiction: r"row 3 has a clue \(\d+\) that its table contradicts",
+    refuse_twice: "row 3 answers a cell twice",
+    refuse_clue: "row 3 .* does not begin with the kind of a clue and LHS",
+    refuse_length: r"row 3 has clues of \d+ tokens; set task\.prompt_length=\d+ or more",
+    refuse_shape: "row 3 is not a list of tokens, table and order",
+    refuse_large_table: "row 3 has a table of 3 attributes and 7 houses; allowed: 3 to 6",
+}
+
+
+@pytest.mark.parametrize("damage", WRONG_ITEMS, ids=lambda damage: damage.__name__)
+def test_a_wrong_puzzle_is_refused_with_its_row(
+    damage: Callable[[list[Any]], None], houses: NotedRows, tmp_path: Path, config_in: Configure
+) -> None:
+    items = as_items(NotedRows(houses.prompts[:5], houses.responses[:5], houses.orders[:5]))
+    damage(items[2])
+    (tmp_path / "bad.pkl").write_bytes(pickle.dumps(items))
+    with pytest.raises(Mistake, match=WRONG_ITEMS[damage]):
+        import_files(config_in(*PAPER), tmp_path / "bad.pkl", None)
+
+
+class Call:
+    """Pickles as a call of a function."""
+
+    def __init__(self, function: Callable, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple:
+        return self.call
+
+
+def hostile(mark: Path) -> dict[str, bytes]:
+    """Pickles that would leave a file behind, or take NumPy's own readers at their word."""
+    touch = f"open({str(mark)!r}, 'w').close()"
+    array = np.array([[1, 2], [3, 4]])
+    as_array = pickle.dumps(array, 2)
+    return {
+        "system": pickle.dumps(Call(os.system, f"touch {mark}")),
+        "eval": pickle.dumps([Call(eval, f"__import__('pathlib').Path({str(mark)!r}).touch()")]),
+        "exec in a table": pickle.dumps([[["ANSWER"], Call(exec, touch), []]]),
+        "popen": pickle.dumps(Call(subprocess.Popen, ["touch", str(mark)])),
+        "protocol 0": b"cos\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR.",
+        "getattr": pickle.dumps(Call(getattr, "x", "__class__")),
+        "dotted name": b"\x80\x04\x8c\x05numpy\x8c\x10ndarray.__init__\x93.",
+        "numpy's loader": pickle.dumps(Call(np.load, str(mark), None, True)),
+        "objects in an array": pickle.dumps(np.array([Call(os.system, f"touch {mark}")], dtype=object)),
+        "pointers in an array": as_array.replace(b"i8", b"O8"),
+        "a longer array": as_array.replace(b"K\x02K\x02\x86", b"K\x7fK\x7f\x86"),
+        "extension": b"\x82\x01.",
+        "persistent": b"Ps\n.",
+        "build a class": b"cnumpy\nndarray\n}S'__init__'\nNsb.",
+    }
+
+
+@pytest.mark.parametrize("name", hostile(Path("unused")))
+def test_a_hostile_pickle_executes_nothing(name: str, tmp_path: Path, config_in: Configure) -> None:
+    mark = tmp_path / "mark"
+    content = hostile(mark)[name]
+    if name in ("system", "eval", "protocol 0"):  # the test can fail: an ordinary unpickler would do it
+        pickle.loads(content)
+        assert mark.exists()
+        mark.unlink()
+    (tmp_path / "bad.pkl").write_bytes(content)
+    with pytest.raises(Mistake, match=r"bad\.pkl: was not unpickled: it "):
+        import_files(config_in(*PAPER), tmp_path / "bad.pkl", None)
+    assert not mark.exists()
+
+
+def test_truncated_and_foreign_pickles_are_refused(houses: NotedRows, tmp_path: Path, config_in: Configure) -> None:
+    whole = pickle.dumps(as_items(houses)[:3])
+    for content in (whole[:-50], whole[: len(whole) // 2], b"", b"hello"):
+        with pytest.raises(RefusedPickle, match="it is damaged or truncated"):
+            load(content)
+    (tmp_path / "bad.pkl").write_bytes(pickle.dumps({"not": "a list"}))
+    with pytest.raises(Mistake, match="must hold a list of puzzles"):
+        import_files(config_in(*PAPER), tmp_path / "bad.pkl", None)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_arrays_and_numbers_of_numpy_are_read(protocol: int) -> None:
+    held = [np.arange(6, dtype=">i2").reshape(2, 3), np.asfortranarray(np.eye(2, dtype=np.int64)), np.int32(7), "x", 1]
+    content = pickle.dumps(held, protocol)
+    assert plain(load(content)) == [[[0, 1, 2], [3, 4, 5]], [[1, 0], [0, 1]], 7, "x", 1]
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_how_to_train_on_it_or_what_is_wrong(tmp_path: Path) -> None:
+    parts = [sudoku.shard(SudokuConfig(size=4), split, rng(1, "test", 0), 10) for split in SPLITS]
+    lines = ["".join(map(str, puzzle)) for part in parts for puzzle in part.prompts]
+    (tmp_path / "puzzles.txt").write_text("\n".join(lines))
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "data.import_public", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    done = run("sudoku", "puzzles.txt", "data.dir=mine")
+    assert done.returncode == 0, done.stderr
+    assert "train with: python -m recor_dist.run task=sudoku task.size=4 data.source=mine/sudoku-" in done.stdout
+    refused = run("zebra", "puzzles.txt")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+    assert refused.stderr.startswith("error: puzzles.txt: was not unpickled")
+
+
+WRONG_WORDS = {
+    "sudoku": "write python -m data.import_public sudoku|zebra FILE",
+    "chess puzzles.txt": "write python -m data.import_public",
+    "sudoku test=puzzles.txt": "write python -m data.import_public",
+    "sudoku puzzles.txt dir=x": "dir: no such setting; .* did you mean data.dir?",
+}
+
+
+@pytest.mark.parametrize("words", WRONG_WORDS)
+def test_wrong_words_are_answered_with_the_right_ones(words: str) -> None:
+    with pytest.raises(Mistake) as refusal:
+        main(words.split())
+    assert all(part in str(refusal.value) for part in WRONG_WORDS[words].split(" .* "))

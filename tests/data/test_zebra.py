@@ -1,0 +1,245 @@
+"""Zebra: clues against their words, uniqueness against z3, every recorded fill against slow deduction."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import zebra
+from data.shards import NotedRows
+from data.splits import SPLITS
+from data.zebra_rules import ENTITIES, KINDS, MOST_CLUES, PADDING, _draw_clue, _narrow, _tells, holds, make_puzzles
+from recor_dist.config import Mistake, ZebraConfig
+from recor_dist.rng import rng
+from tests.data.slow_zebra import RELATIONS, Clue, Solver, all_solutions, next_fill, satisfied, supported
+
+WIDE = 6
+
+
+@pytest.fixture(scope="module")
+def puzzles() -> NotedRows:
+    """Of every size from 3 x 3 to 6 x 6."""
+    return zebra.shard(ZebraConfig(), "train", rng(3, "test", 0), 200)
+
+
+def clues_of(prompt: np.ndarray) -> list[Clue]:
+    return [(KINDS[kind], entities) for kind, entities in zebra.parse([zebra.TOKENS[t] for t in prompt if t < PADDING])]
+
+
+def table_of(response: np.ndarray, wide: int = WIDE) -> list[list[int]]:
+    rows = [[int(value) for value in row if value != PADDING] for row in response.reshape(-1, wide)]
+    return [row for row in rows if row]
+
+
+def bits(houses: set[int]) -> int:
+    return sum(1 << house for house in houses)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[int, int, list[set[int]]]:
+    """A number of houses, a kind of clue, and where each of its entities may be."""
+    n = draw(st.integers(3, 6))
+    kind = draw(st.integers(0, len(KINDS) - 1))
+    sets = st.sets(st.integers(0, n - 1), min_size=1)
+    return n, kind, [draw(sets) for _ in range(ENTITIES[kind])]
+
+
+@settings(max_examples=600, deadline=None)
+@given(situations())
+def test_a_clue_rules_out_just_the_houses_that_its_words_rule_out(situation: tuple[int, int, list[set[int]]]) -> None:
+    n, kind, possible = situation
+    masks = [*(bits(houses) for houses in possible), 1, 1][:3]
+    left = _narrow(kind, *masks, n)
+    expected = supported((KINDS[kind], []), n, possible)
+    assert [mask & ((1 << n) - 1) for mask in left[: len(possible)]] == [bits(houses) for houses in expected]
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations())
+def test_a_clue_tells_something_where_some_houses_break_it(situation: tuple[int, int, list[set[int]]]) -> None:
+    n, kind, possible = situation
+    masks = [*(bits(houses) for houses in possible), 1, 1][:3]
+    choices = np.stack(np.meshgrid(*(sorted(s) for s in possible), indexing="ij"), -1).reshape(-1, len(possible))
+    broken = [houses for houses in choices.tolist() if not RELATIONS[KINDS[kind]](n, *houses)]
+    assert _tells(kind, *masks, n) == bool(broken)
+    for houses in choices.tolist():
+        assert holds(kind, *[*houses, 0, 0][:3], n) == (houses not in broken)
+
+
+def test_clues_are_true_of_the_table_and_their_size_is_recorded(puzzles: NotedRows) -> None:
+    kinds = dict.fromkeys(KINDS, 0)
+    for i, (prompt, response) in enumerate(zip(puzzles.prompts, puzzles.responses, strict=True)):
+        table, clues = table_of(response), clues_of(prompt)
+        n, m = len(table[0]), len(table) - 1
+        assert (n, m) == (puzzles.notes["houses"][i], puzzles.notes["attributes"][i])
+        assert len(clues) == puzzles.notes["clues"][i]
+        assert table[0] == list(range(n))
+        assert all(sorted(row) == list(range(n)) for row in table)
+        assert all(satisfied(clue, table) for clue in clues)
+        assert 1 + max(value for _, entities in clues for _, value in entities) == n, "the clues tell how many houses"
+        assert {row for _, entities in clues for row, _ in entities} >= set(range(1, m + 1))
+        for kind, _ in clues:
+            kinds[kind] += 1
+    assert {(int(n), int(m)) for n in range(3, 7) for m in range(3, 7)} == set(
+        zip(puzzles.notes["houses"].tolist(), puzzles.notes["attributes"].tolist(), strict=True)
+    )
+    assert all(kinds.values())
+
+
+def test_no_other_table_fits_the_clues(puzzles: NotedRows) -> None:
+    solver = lru_cache(Solver)
+    for prompt, response in zip(puzzles.prompts, puzzles.responses, strict=True):
+        table = table_of(response)
+        assert solver(len(table[0]), len(table) - 1).is_unique(clues_of(prompt), table)
+
+
+def test_of_three_houses_every_other_table_was_tried() -> None:
+    task = ZebraConfig(houses="3", attributes="3", prompt_length=100)
+    rows = zebra.shard(task, "train", rng(4, "test", 0), 60)
+    assert not (rows.responses == PADDING).any()
+    for prompt, response in zip(rows.prompts, rows.responses, strict=True):
+        assert all_solutions(clues_of(prompt), 3, 3) == [table_of(response, wide=3)]
+
+
+def test_every_fill_is_the_easiest_deduction_from_the_cells_before_it(puzzles: NotedRows) -> None:
+    for prompt, response, order, rounds in zip(
+        puzzles.prompts, puzzles.responses, puzzles.orders, puzzles.notes["rounds"], strict=True
+    ):
+        clues, table = clues_of(prompt), table_of(response)
+        n, m = len(table[0]), len(table) - 1
+        free = [slot for slot in range(42) if slot // WIDE in (0, *range(m + 1, 7)) or slot % WIDE >= n]
+        assert order[: len(free)].tolist() == free, "house numbers and PADs come first, in reading order"
+        assert not rounds[: len(free)].any()
+        filled: dict[tuple[int, int], int] = {}
+        for slot, took in zip(order[len(free) :], rounds[len(free) :], strict=True):
+            cell = divmod(int(slot), WIDE)
+            value = table[cell[0]][cell[1]]
+            assert next_fill(clues, filled, n, m) == (took, cell, value)
+            filled[cell] = value
+        assert len(filled) == n * m
+
+
+def test_every_clue_is_used_and_none_stands_twice(puzzles: NotedRows) -> None:
+    """A clue is used if, in a pass through all of them again and again, it rules out what nothing before did."""
+    for prompt, response in zip(puzzles.prompts[:80], puzzles.responses[:80], strict=True):
+        clues, table = clues_of(prompt), table_of(response)
+        n, m = len(table[0]), len(table) - 1
+        possible = {(row, v): set(range(n)) if row else {v} for row in range(m + 1) for v in range(n)}
+        used, before = set(), None
+        while before != possible:
+            before = {entity: set(houses) for entity, houses in possible.items()}
+            for row in range(1, m + 1):
+                _settle(possible, row, n)
+            for i, clue in enumerate(clues):
+                left = supported(clue, n, [possible[entity] for entity in clue[1]])
+                for entity, houses in zip(clue[1], left, strict=True):
+                    if not possible[entity] <= houses:
+                        used.add(i)
+                        possible[entity] &= houses
+        assert used == set(range(len(clues)))
+        assert len({str(clue) for clue in clues}) == len(clues)
+
+
+def _settle(possible: dict[tuple[int, int], set[int]], row: int, n: int) -> None:
+    for _ in range(2 * n):
+        for value in range(n):
+            others = [possible[row, other] for other in range(n) if other != value]
+            for houses in others:
+                if len(houses) == 1:
+                    possible[row, value] -= houses
+            alone = possible[row, value] - set().union(*others)
+            if alone:
+                possible[row, value] &= alone
+
+
+def test_clues_are_drawn_true_and_by_the_weights_of_their_kinds() -> None:
+    state, clue = np.zeros(1, dtype=np.uint64), np.empty(7, dtype=np.int8)
+    table = np.array([[0, 1, 2, 3], [2, 0, 3, 1], [1, 2, 3, 0], [3, 1, 0, 2]], dtype=np.int8)
+    kinds = np.zeros(7)
+    for _ in range(7000):
+        _draw_clue(state, table, 4, 3, clue)
+        entities = [(int(row), int(value)) for row, value in zip(clue[1::2], clue[2::2], strict=True) if row >= 0]
+        assert satisfied((KINDS[clue[0]], entities), table.tolist())
+        assert sum(row == 0 for row, _ in entities) <= 1
+        kinds[clue[0]] += 1
+    weights = {"=": 4, "!=": 1, "nbr": 2, "ends": 2, "immediate-left": 2, "left-of": 2, "inbetween": 1}
+    np.testing.assert_allclose(kinds / 500, [weights[kind] for kind in KINDS], rtol=0.2)
+
+
+def test_a_puzzle_is_a_function_of_its_seed_alone() -> None:
+    def make(seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        R = len(seeds)
+        tables, clues = np.empty((R, 7, 6), dtype=np.int8), np.empty((R, MOST_CLUES, 7), dtype=np.int8)
+        prompts, lengths = np.empty((R, 455), dtype=np.uint8), np.empty(R, dtype=np.int64)
+        orders, rounds = np.empty((R, 42), dtype=np.int16), np.empty((R, 42), dtype=np.uint8)
+        make_puzzles(seeds, (3, 6), (3, 6), tables, clues, prompts, lengths, orders, rounds)
+        return tables, prompts, orders
+
+    seeds = np.arange(9, dtype=np.uint64)
+    together, alone = make(seeds), make(seeds[5:6])
+    for a, b in zip(together, alone, strict=True):
+        assert np.array_equal(a[5], b[0])
+
+
+def test_a_split_does_not_depend_on_the_order_of_clues_and_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    clues = np.full((3, MOST_CLUES, 7), -1, dtype=np.int8)
+    clues[0, :2] = [0, 1, 2, 3, 0, -1, -1], [5, 2, 1, 1, 0, -1, -1]
+    clues[1, :2] = [5, 2, 1, 1, 0, -1, -1], [0, 3, 0, 1, 2, -1, -1]
+    clues[2, :2] = [0, 1, 2, 3, 0, -1, -1], [5, 1, 0, 2, 1, -1, -1]  # left-of is not the same from both sides
+    monkeypatch.setattr(zebra, "split_of", list)  # look at the keys themselves
+    keys = zebra.splits(clues, np.array([3, 3, 3]), np.array([3, 3, 3]))
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_splits_share_no_puzzle_whatever_the_seed() -> None:
+    task = ZebraConfig(houses="3", attributes="3", prompt_length=100)
+    seen = {}
+    for split in SPLITS:
+        parts = [zebra.shard(task, split, rng(seed, "test", 0), 400) for seed in (0, 1)]
+        seen[split] = {str(sorted(map(str, clues_of(prompt)))) for part in parts for prompt in part.prompts}
+    assert not seen["train"] & seen["test"]
+    assert not seen["train"] & seen["val"]
+    assert not seen["val"] & seen["test"]
+
+
+def test_puzzles_that_are_too_long_are_left_out_and_counted() -> None:
+    short = zebra.shard(ZebraConfig(houses="3", attributes="3", prompt_length=55), "train", rng(0, "test", 0), 200)
+    assert (short.prompts.shape, short.left_out > 50) == ((200, 55), True)
+    with pytest.raises(Mistake, match=r"task\.prompt_length=20: none of .* puzzles was that short; the last ones took"):
+        zebra.shard(ZebraConfig(houses="3", prompt_length=20), "train", rng(0, "test", 0), 1)
+
+
+BAD_CLUES = {
+    "= LHS c 0 1 RHS c 1 1": "no CLUE_END",
+    "LHS c 0 1 CLUE_END": "does not begin with the kind",
+    "= LHS c 0 1 CLUE_END": "does not have the entities",
+    "ends LHS c 0 1 RHS c 1 1 CLUE_END": "does not have the entities",
+    "= LHS c 0 1 RHS n 1 1 CLUE_END": "`n 1 1` is not an entity",
+    "= LHS c c 1 RHS n 0 1 CLUE_END": "`c c 1` is not an entity",
+    "CLUE_END": "does not begin",
+}
+
+
+@pytest.mark.parametrize("text", BAD_CLUES)
+def test_what_is_not_a_clue_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=BAD_CLUES[text]):
+        zebra.parse(text.split())
+
+
+def test_clues_and_houses_read_as_such() -> None:
+    text = "= LHS c 0 1 RHS n 0 2 CLUE_END ends LHS c 2 0 CLUE_END inbetween LHS c 1 2 RHS c 0 0 c 2 1 CLUE_END"
+    prompt = zebra.vocabulary(ZebraConfig()).encode(text.split(), 40)
+    response = np.array([0, 1, 2, 2, 0, 1, 2, 1, 0, 0, 2, 1], dtype=np.uint8)
+    order = np.array([0, 1, 2, 5, 4, 3, 6, 7, 8, 11, 9, 10], dtype=np.int16)
+    assert zebra.show(prompt, response, order, wide=3).splitlines() == [
+        "   1. a1 and house 3 are in the same house",
+        "   2. c0 is in the first or the last house",
+        "   3. b2, a0 and c1 stand in this order, from left to right",
+        "",
+        "  house    1   2   3      step",
+        "  A       a2  a0  a1         3   2   1",
+        "  B       b2  b1  b0         4   5   6",
+        "  C       c0  c2  c1         8   9   7",
+    ]
