@@ -251,7 +251,7 @@ class RayEngine:
         self.members[name].hello, self.members[name].since = hello, now
         if name == LEARNER:
             self.machine = self.check_machine(hello.fingerprint)
-            self.learner_deadline = now + self.config.deadline.answer
+            self.learner_deadline = now + self.config.deadline.join
             log.info("%s is there", self.members[name])
             waiting, self.waiting_room = self.waiting_room, []
             for actor in waiting:
@@ -515,7 +515,7 @@ class RayEngine:
                 f"{in_words(learner_resources(self.config))}, and there are {cluster_in_words()}; "
                 "add a node, or ask for less (learner.num_cpus, learner.num_gpus)"
             )
-        self._lost(LEARNER, f"no answer in {self.config.deadline.answer:g} s")
+        self._lost(LEARNER, "no answer before its deadline")
 
     def _last_words(self) -> Iterator[Event]:
         """The state to go on from when the run is stopped now: after the step under way, if it ends soon."""
