@@ -22,11 +22,15 @@ def faulty_worker(config: Config, fault: str, marks: Path, data: Dataset) -> Wor
     """A worker that has a fault at step 5. Every time it shows, it leaves a mark named after its process."""
     worker = make_worker(config, data)
     roll_out = worker.roll_out
+    there = marks.parent / "there"
+    there.mkdir(exist_ok=True)
+    (there / str(os.getpid())).touch()
 
     def faulty(ticket: Ticket) -> Any:
         if ticket.step == STEP and not (fault.endswith("once") and any(marks.iterdir())):
             (marks / f"{os.getpid()}-{time.monotonic_ns()}").touch()
             if fault.startswith("raise"):
+                _wait_for(there, config.actors.count)
                 raise Bug("the order was lost")
             if fault == "mistake":
                 raise Mistake("task=arg: this is the user's, with a remedy")
@@ -36,3 +40,10 @@ def faulty_worker(config: Config, fault: str, marks: Path, data: Dataset) -> Wor
 
     worker.roll_out = faulty
     return worker
+
+
+def _wait_for(there: Path, count: int) -> None:
+    """Until all actors are there: a ticket that fails is tried on another one only if there is one."""
+    while len(list(there.iterdir())) < count:
+        time.sleep(0.1)
+    time.sleep(1.0)  # and have told the driver

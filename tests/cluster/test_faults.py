@@ -87,7 +87,7 @@ def test_a_mistake_found_by_an_actor_is_the_users_one_line(
 ) -> None:
     marks = with_fault("mistake")
     with pytest.raises(Mistake, match="task=arg: this is the user's, with a remedy"):
-        train(config_in(*RAY, "actors.count=1"))
+        train(config_in(*RAY, "actors.count=1", "rollout_size=32"))
     assert len(list(marks.iterdir())) == 1, "trying again would not help"
 
 
