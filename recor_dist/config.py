@@ -411,7 +411,7 @@ def validate(config: Config) -> None:
             raise Mistake(f"{key}={place}: names no folder or file; leave it out for the default")
     if isinstance(config.method, RecorConfig):
         _check_recor(config.method)
-    if isinstance(config.method, MdmConfig) and 0 < config.method.gamma < 1:
+    if isinstance(config.method, MdmConfig) and config.method.reweight_tokens and 0 < config.method.gamma < 1:
         raise Mistake(f"method.gamma={config.method.gamma}: its slope is infinite at 0; allowed: 0, or 1 and more")
     if (M := config.task.slots()) is not None:
         check_response_length(config, M)

@@ -57,7 +57,7 @@ class Journal:
 
 
 def _numbers(prefix: str, figures: dict[str, Any]) -> dict[str, float]:
-    return {f"{prefix}/{name}": value for name, value in figures.items() if isinstance(value, float)}
+    return {f"{prefix}/{name}": value for name, value in figures.items() if isinstance(value, int | float)}
 
 
 def _step(line: bytes) -> float:

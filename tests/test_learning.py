@@ -31,7 +31,14 @@ def test_the_demo_is_solved_in_reverse_order(tmp_path: object) -> None:
 @pytest.mark.slow  # some minutes, as the demo
 @pytest.mark.timeout(2400)
 def test_the_oracle_solves_the_demo_in_the_order_it_was_shown(tmp_path: object) -> None:
-    words = ["task=arg", "method=ar_gt", "scale=laptop", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out"]
+    words = [
+        "task=arg",
+        "method=ar_gt",
+        "scale=laptop",
+        "engine=local",
+        f"data.dir={tmp_path}/shards",
+        f"out={tmp_path}/out",
+    ]
     result = train(compose(words))
     assert result["test"]["exact_match"] >= 0.97
     assert result["test"]["kendall_tau"] == 1.0
