@@ -68,7 +68,7 @@ def test_notes_lie_beside_the_rows_and_damage_to_them_is_found(config_in: Config
 def test_a_stopped_or_killed_preparation_leaves_no_process_behind_and_goes_on_where_it_stopped(
     tmp_path: Path, config_in: Configure
 ) -> None:
-    words = ["task=sudoku", "scale=smoke", "task.size=9", "task.train_rows=4000", "data.shard_rows=250"]
+    words = ["task=sudoku", "scale=smoke", "task.size=9", "task.train_rows=12000", "data.shard_rows=250"]
     command = [sys.executable, "-m", "data.prepare", *words, "data.jobs=2", f"data.dir={tmp_path}/shards"]
     deadline = time.monotonic() + 200
     times: dict[Path, int] = {}
@@ -86,7 +86,7 @@ def test_a_stopped_or_killed_preparation_leaves_no_process_behind_and_goes_on_wh
             assert time.monotonic() < deadline, "a worker outlived its parent"
             time.sleep(0.05)
         now = _made(tmp_path)
-        assert len(now) < 18, "it did not stop"
+        assert len(now) < 50, "it did not stop"
         assert {file: now[file] for file in times} == times, "what was made is not made again"
         times = now
     assert not list(tmp_path.glob("shards/*/manifest.json"))
