@@ -63,8 +63,10 @@ class Meter:
             totals.publish += publish
             totals.steps += 1
         step, self.step = self.step, Totals()
+        # Of two steps that are told at once the second has no time of its own but that of its update.
+        took = max(step.seconds, receipt.seconds + receipt.moved_seconds)
         return {
-            "engine/examples_per_second": self.batch_size / step.seconds if step.seconds else 0.0,
+            "engine/examples_per_second": self.batch_size / took if took else 0.0,
             "engine/learner_starved": step.starved_share(),
             "engine/actors_idle": step.idle_share(),
             "engine/actors_alive": present,

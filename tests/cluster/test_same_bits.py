@@ -87,9 +87,9 @@ def test_pretended_gpus_are_scheduled_by_fraction_and_the_learner_takes_a_whole_
 
 @pytest.mark.usefixtures("one_ray")
 def test_every_step_says_where_its_time_went(tmp_path: Path, config_in: Configure) -> None:
-    train(config_in("engine=ray", "actors.count=2", "lag=1"))
+    train(config_in("engine=ray", "actors.count=2", "lag=1", "epochs=25"))
     steps = [record for record in records(tmp_path / "out") if "loss/lm" in record]
-    assert len(steps) == 18
+    assert len(steps) == 468
     weights = 4 * 16  # bytes of at least one aligned block
     for record in steps:
         assert 0 <= record["engine/learner_starved"] <= 1
@@ -97,9 +97,10 @@ def test_every_step_says_where_its_time_went(tmp_path: Path, config_in: Configur
         assert record["engine/bytes_moved"] > weights
         assert record["engine/lag"] == 1
         assert record["engine/tickets_reissued"] == 0
-        assert record["engine/actors_alive"] in (1, 2)
-    # Two steps that are told at once share their time: the second has none.
-    for name in ("examples_per_second", "publish_seconds", "pull_seconds"):
+        assert record["engine/examples_per_second"] > 0
+    assert steps[-1]["engine/actors_alive"] == 2
+    # A step told together with the one before shows no publishing of its own, and not every step sees a pull.
+    for name in ("publish_seconds", "pull_seconds"):
         assert sum(record[f"engine/{name}"] for record in steps) > 0
 
 
