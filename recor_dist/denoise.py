@@ -91,16 +91,18 @@ def _denoise(
 ) -> Generation:
     """`fill(logits, masked, t)` says what is masked after the pass; with `rewrite`, written tokens may change as well.
 
-    Slots are reported in the order in which they were last filled, those of one pass in reading order.
+    A slot's step is the pass in which it was last filled.
     """
     device = model.flat.device
     x = torch.as_tensor(prompts.astype(np.int64), device=device)
     responses = torch.zeros(len(prompts), model.shape.M, dtype=torch.int64, device=device)
     masked = torch.ones_like(responses, dtype=torch.bool)
     filled_at = torch.zeros_like(responses)
+    confidences = torch.zeros(responses.shape, device=device)
     for t in range(steps - 1, -1, -1):
         logits = model.denoise(x, responses, masked).float()  # (R, M, V)
         responses = torch.where(masked | rewrite, logits.argmax(-1), responses)
+        confidences = torch.where(masked | rewrite, logits.softmax(-1).amax(-1), confidences)
         before, masked = masked, fill(logits, masked, t)
         filled_at = torch.where(before & ~masked, steps - t, filled_at)
-    return Generation(responses.cpu().numpy(), filled_at.argsort(dim=1, stable=True).cpu().numpy())
+    return Generation(responses.cpu().numpy(), filled_at.cpu().numpy(), confidences.cpu().numpy(), steps)

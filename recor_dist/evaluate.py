@@ -21,34 +21,36 @@ def pad_rows(rows: Rows, size: int) -> Rows:
 def score(generation: Generation, rows: Rows) -> EvalSums:
     """Compares answers with rows; answers beyond the rows are padding and do not count."""
     count, M = rows.responses.shape
-    responses, orders = generation.responses[:count], generation.orders[:count]
+    responses, steps = generation.responses[:count], generation.steps[:count]
     right = responses == rows.responses
-    fills = np.zeros((M, M), dtype=np.int64)
-    np.add.at(fills, (orders, np.arange(M)), 1)
-    tau = None if rows.orders is None or M < 2 else float(kendall_tau(orders, rows.orders).sum())
+    fills = np.zeros((M, generation.last_step), dtype=np.int64)
+    np.add.at(fills, (np.arange(M), steps - 1), 1)
+    tau = None if rows.orders is None or M < 2 else float(kendall_tau(steps, rows.orders.argsort(axis=1)).sum())
     return EvalSums(count, int(right.all(1).sum()), int(right.sum()), fills, tau)
 
 
 def kendall_tau(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Kendall's tau between orders (R, M) row by row: 1 for the same order, -1 for the reverse, 0 for no relation."""
-    steps_a, steps_b = np.argsort(a, axis=1), np.argsort(b, axis=1)  # slot -> step
+    """Kendall's tau between the steps (R, M) at which slots were filled, row by row.
+
+    1 for the same order, -1 for the reverse, 0 for no relation. Two slots of one step are in no order and count 0.
+    """
     M = a.shape[1]
     agreement = np.zeros(len(a), dtype=np.int64)
     for slot in range(M - 1):  # against all later slots
-        ahead_a = np.sign(steps_a[:, slot + 1 :] - steps_a[:, slot, None])
-        ahead_b = np.sign(steps_b[:, slot + 1 :] - steps_b[:, slot, None])
+        ahead_a = np.sign(a[:, slot + 1 :] - a[:, slot, None])
+        ahead_b = np.sign(b[:, slot + 1 :] - b[:, slot, None])
         agreement += (ahead_a * ahead_b).sum(axis=1)
     return agreement / (M * (M - 1) / 2)
 
 
 def summarise(sums: EvalSums) -> dict[str, Any]:
     """The figures that are reported for a split."""
-    M = len(sums.fills)
+    M, last_step = sums.fills.shape
     summary = {
         "rows": sums.rows,
         "exact_match": sums.exact / sums.rows,
         "token_accuracy": sums.tokens / (sums.rows * M),
-        "mean_step": [float(step) for step in sums.fills @ np.arange(1, M + 1) / sums.rows],  # by slot, steps from 1
+        "mean_step": [float(step) for step in sums.fills @ np.arange(1, last_step + 1) / sums.rows],  # by slot, from 1
     }
     return summary if sums.tau is None else {**summary, "kendall_tau": sums.tau / sums.rows}
 

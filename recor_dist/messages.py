@@ -133,7 +133,7 @@ class EvalSums:
     rows: int
     exact: int  # responses that are right as a whole
     tokens: int  # response tokens that are right
-    fills: np.ndarray  # (M, M) int64: fills[slot, step] answers filled this slot at this step
+    fills: np.ndarray  # (M, steps) int64: fills[slot, step - 1] answers filled this slot at this step
     tau: float | None  # sum of Kendall's tau to the known order, where there is one
 
     def __add__(self, other: "EvalSums") -> "EvalSums":
@@ -156,4 +156,11 @@ class Generation:
     """Answers of a model."""
 
     responses: np.ndarray  # (R, M) int64
-    orders: np.ndarray  # (R, M) int64: the slot filled at each step
+    steps: np.ndarray  # (R, M) int64: the step, from 1, at which each slot was filled; several may share one
+    confidences: np.ndarray  # (R, M) float32: what the model gave each token when it wrote it
+    last_step: int  # steps an answer takes
+
+    @property
+    def orders(self) -> np.ndarray:
+        """(R, M) int64: the slots in the order in which they were filled, those of one step in reading order."""
+        return self.steps.argsort(axis=1, kind="stable")

@@ -6,7 +6,7 @@ import pytest
 from recor_dist.decode import generate, generate_in_random_order, generate_left_to_right
 from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
-from tests.slow_model import SlowModel, State
+from tests.slow_model import SlowModel, State, log_softmax
 
 
 @pytest.mark.parametrize("C", [0, 2])
@@ -26,6 +26,8 @@ def test_greedy_answers_are_those_of_an_uncached_model(C: int) -> None:
             token = int(tokens.argmax())
             assert generation.orders[b, t] == slot
             assert generation.responses[b, slot] == token
+            assert generation.steps[b, slot] == t + 1
+            assert generation.confidences[b, slot] == pytest.approx(np.exp(log_softmax(tokens)[token]), rel=1e-4)
             state = state.write(slot, token)
 
 

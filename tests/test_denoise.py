@@ -48,6 +48,7 @@ def test_vanilla_decoding_fills_masked_slots_at_random(T: int) -> None:
                 if responses[b][slot] is None and (t == 0 or uniform[b, slot] < 1 / (t + 1)):
                     responses[b][slot], filled_at[b, slot] = int(logits[slot].argmax()), T - t
     assert generation.responses.tolist() == responses
+    assert generation.steps.tolist() == filled_at.tolist()
     assert generation.orders.tolist() == [order_of(row.tolist()) for row in filled_at]
 
 
@@ -77,6 +78,7 @@ def test_adaptive_decoding_fills_the_surest_slots(T: int, score: str, rewrite: b
             for slot in set(range(M)) - set(kept):
                 responses[b][slot] = None if slot in lowest else int(logits[slot].argmax())
     assert generation.responses.tolist() == responses
+    assert generation.steps.tolist() == filled_at.tolist()
     assert generation.orders.tolist() == [order_of(row.tolist()) for row in filled_at]
 
 
