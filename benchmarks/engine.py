@@ -1,7 +1,8 @@
 """`python benchmarks/engine.py`: what Ray costs and what it gains, side by side in one run.
 
 Rounds of steps alternate between engine=local on one core and engine=ray with one actor and the learner on a core each,
-on the same model and data; every figure is a median over the rounds. Ratios, not lone times: machines are noisy.
+on the same model and data; every figure is a median over the rounds. Ratios, not lone times: machines are noisy. The
+model is that of scale=laptop, with a step of more than 100 ms.
 """
 
 import statistics
@@ -27,12 +28,14 @@ from recor_dist.methods import lay_out
 from recor_dist.model import Model
 from recor_dist.ray_engine import RayEngine
 
-ROUNDS, WARM_UP, STEPS = 7, 3, 20
+ROUNDS, WARM_UP, STEPS = 15, 3, 10
+SETTLE = 1.0  # seconds in which actors and learner finish what they have in hand, before the local engine's turn
 
 
 def configure(folder: str, *words: str) -> Config:
     fixed = ["scale=laptop", "device=cpu", "precision=float32", "eval.every=0", "checkpoint.every=100000", "epochs=20"]
-    return compose([*fixed, f"data.dir={folder}", "actors.count=1", *words])
+    sizes = ["batch_size=256", "rollout_size=128", "actors.count=1"]
+    return compose([*fixed, *sizes, f"data.dir={folder}", *words])
 
 
 def seconds_of_ray(events: Iterator[Event]) -> float:
@@ -70,6 +73,7 @@ def compare(title: str, config: Config) -> None:
         events = engine.events(lambda: False)
         next(event for event in events if isinstance(event, Stepped))
         for _ in range(ROUNDS):
+            time.sleep(SETTLE)
             rollout, learn = seconds_of_local(local)
             rounds.append((rollout, learn, seconds_of_ray(events)))
     finally:
@@ -142,7 +146,7 @@ def main() -> None:
         with ray_cluster.session():
             ray_cluster.start(config)
             compare("lag=1 overlaps rollouts and learning", configure(folder, "lag=1"))
-            compare("lag=0 takes turns", configure(folder, "batch_size=256", "lag=0"))
+            compare("lag=0 takes turns", configure(folder, "lag=0"))
             print("\nfrom the end of an update until an actor has loaded its weights")
             publish_to_visible("the paper's 6M", ModelConfig(layers=3, width=384, heads=12))
             publish_to_visible("the paper's 11M", ModelConfig(layers=6, width=384, heads=12))

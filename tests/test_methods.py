@@ -120,6 +120,25 @@ def test_ar_gt_follows_an_order_that_rows_bring_along(tmp_path: Path, config_in:
     assert result["test"]["kendall_tau"] == 1.0
 
 
+@pytest.mark.parametrize("task", ["sudoku", "zebra"])
+def test_ar_gt_follows_the_solver_of_a_puzzle(task: str, config_in: Configure) -> None:
+    config = config_in(f"task={task}", "method=ar_gt", "device=cpu", "precision=float32")
+    data = open_data(config, task_of(config))
+    worker = Worker(config, data, None, METHODS["ar_gt"].prepare, {}, uses_weights=False)
+    batch, rows = worker.roll_out(Ticket(0, 0, 0)), data.take(worker.row_order, 0, config.rollout_size)
+    assert (batch.order == rows.orders).all()
+    assert (batch.tokens == np.take_along_axis(rows.responses, rows.orders.astype(np.int64), axis=1)).all()
+    assert not (batch.order == np.arange(batch.order.shape[1])).all(), "the solver does not go from left to right"
+
+
+@pytest.mark.parametrize("method", ["clm", "mdm", "ao_arm"])
+def test_it_learns_to_write_backwards(method: str, tmp_path: Path, config_in: Configure) -> None:
+    """A prompt of three digits, reversed: no order is better than another, so every method finds it."""
+    sizes = ["model.width=32", "model.heads=2", "batch_size=60", "rollout_size=60", "epochs=60", "learner.lr=1e-2"]
+    words = ["task=custom", rows_of_my_own(tmp_path, ordered=False), f"method={method}", *sizes, "eval.every=0"]
+    assert train(config_in(*words))["test"]["exact_match"] >= 0.9
+
+
 def test_ar_gt_is_refused_where_no_order_is_known(tmp_path: Path, config_in: Configure) -> None:
     config = config_in("task=custom", rows_of_my_own(tmp_path, ordered=False), "method=ar_gt")
     with pytest.raises(Mistake, match=r"method=ar_gt: learns from a known order, and task=custom has none; give every"):

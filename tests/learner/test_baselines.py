@@ -1,6 +1,7 @@
 """The baselines' losses against slow NumPy, state by state and slot by slot."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import torch
 from actors.masking import mask
 from actors.orders import known_order, left_to_right, random_order
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
-from recor_dist.config import SCHEMAS, AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
+from learner.update import Learner
+from recor_dist.config import SCHEMAS, AoArmConfig, ArGtConfig, ClmConfig, Config, MdmConfig
 from recor_dist.messages import MaskedBatch, Rows
-from recor_dist.methods import METHODS
+from recor_dist.methods import METHODS, no_statistics
 from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State, log_softmax
@@ -124,6 +126,25 @@ def test_a_ticket_without_a_masked_slot_counts_nothing_and_teaches_nothing() -> 
     sums.total.backward()
     assert (sums.count, sums.total.item()) == (0, 0.0)
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_the_gradient_is_divided_by_the_masked_slots_of_the_whole_step(config_in: Callable[..., Config]) -> None:
+    """Three tickets with 5, 0 and 2 masked slots: each slot weighs the same, whatever ticket it came in."""
+    config = config_in("method=mdm", "device=cpu", "precision=float32", "learner.clip=1e9", "learner.warmup=0")
+    times = np.zeros(R, dtype=np.int32)
+    masks = [np.zeros((R, M), dtype=bool) for _ in range(3)]
+    masks[0].flat[:5] = True
+    masks[2].flat[[3, 9]] = True
+    batches = [MaskedBatch(0, ROWS.prompts, ROWS.responses, masked, times) for masked in masks]
+    learner = Learner(config, small_model(), 10, mdm_loss, no_statistics)
+    metrics = learner.update(batches)
+    alone = small_model()
+    alone.initialise(config.seed)
+    sums = [mdm_loss(config.method, alone, batch, None) for batch in batches]
+    (sum(part.total for part in sums) / 7).backward()
+    expected = torch.cat([p.grad.flatten() for p in alone.parameters() if p.grad is not None])
+    assert metrics["learner/gradient_norm"] == pytest.approx(expected.norm().item(), rel=1e-5)
+    assert metrics["loss/lm"] == pytest.approx(sum(part.metrics["loss/lm"].item() for part in sums) / 7, rel=1e-5)
 
 
 def test_the_token_weights_are_part_of_what_is_differentiated() -> None:
