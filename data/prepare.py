@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 
@@ -32,15 +33,15 @@ Made = tuple[str, int, ShardEntry]  # what it returns
 Run = Callable[[list[Job]], Iterable[Made]]  # calls make_shard on every job, somewhere
 
 
-def open_data(config: Config, task: Task) -> Dataset:
+def open_data(config: Config, task: Task, run: Run | None = None) -> Dataset:
     """The data set of a task, prepared on first use. Its shards are verified as they are read."""
-    return Dataset.open(_uri(config, task), task.spec, _remedy(config)) or prepare(config, task)
+    return Dataset.open(_uri(config, task), task.spec, _remedy(config)) or prepare(config, task, run)
 
 
 def prepare(config: Config, task: Task, run: Run | None = None) -> Dataset:
     """Makes every shard that is missing or bad, and the manifest. Goes on where an interrupted preparation stopped.
 
-    `run` is who makes the shards, this machine's processes by default; it may yield what was made in any order.
+    `run` is who makes slow shards, this machine's processes by default; it may yield what was made in any order.
     """
     uri = _uri(config, task)
     folder = open_folder(uri, create=True)
@@ -57,7 +58,7 @@ def prepare(config: Config, task: Task, run: Run | None = None) -> Dataset:
             else:
                 splits[split][index] = entry
                 advance(entry.rows)
-        for split, index, entry in (run or _who_makes(config, task, len(jobs)))(jobs):
+        for split, index, entry in _who_makes(config, task, len(jobs), run)(jobs):
             splits[split][index] = entry
             advance(entry.rows)
         listed_splits = {split: [splits[split][index] for index in sorted(splits[split])] for split in SPLITS}
@@ -93,8 +94,16 @@ def _good_shard(
 def make_shard(config: Config, split: str, index: int, listed: ShardEntry | None, task: Task | None = None) -> Made:
     """Makes one shard where it belongs. Needs nothing but its arguments, so any process may call it."""
     task = task or task_of(config)
+    return store_shard(config, split, index, listed, task.make_shard(split, index), task)
+
+
+def store_shard(
+    config: Config, split: str, index: int, listed: ShardEntry | None, rows: Rows, task: Task | None = None
+) -> Made:
+    """Writes the rows of one shard where it belongs."""
+    task = task or task_of(config)
     uri = _uri(config, task)
-    entry = write_shard(open_folder(uri), task.spec, split, index, task.make_shard(split, index))
+    entry = write_shard(open_folder(uri), task.spec, split, index, rows)
     if listed and entry != listed:
         raise Mistake(
             f"data.dir: shard {entry.file} of {uri} was built again and came out different: "
@@ -103,9 +112,11 @@ def make_shard(config: Config, split: str, index: int, listed: ShardEntry | None
     return split, index, entry
 
 
-def _who_makes(config: Config, task: Task, shards: int) -> Run:
+def _who_makes(config: Config, task: Task, shards: int, run: Run | None) -> Run:
     processes = min(config.data.jobs or os.cpu_count() or 1, shards)
-    return partial(_in_processes, processes) if task.slow and processes > 1 else partial(_in_this_process, task)
+    if not task.slow or (run is None and processes <= 1):
+        return partial(_in_this_process, task)
+    return run or partial(_in_processes, processes)
 
 
 def _in_this_process(task: Task, jobs: list[Job]) -> Iterator[Made]:
@@ -138,6 +149,23 @@ def _end_with_parent() -> None:
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
+@contextmanager
+def cluster_if_any(task: Task) -> Iterator[Run | None]:
+    """Who makes slow shards where a Ray cluster can be reached: all of its machines."""
+    if not task.slow:
+        yield None
+        return
+    from recor_dist import ray_cluster  # here, as Ray's import takes a second
+
+    with ray_cluster.session():
+        if ray_cluster.connect():
+            from data.over_cluster import make_over_cluster
+
+            yield make_over_cluster
+        else:
+            yield None
+
+
 # --- where it lies, and the command ----------------------------------------------------------------------------------
 
 
@@ -156,7 +184,8 @@ def _remedy(config: Config) -> str:
 def main(config: Config) -> None:
     set_up_logging()
     task = task_of(config)
-    data = prepare(config, task)
+    with cluster_if_any(task) as run:
+        data = prepare(config, task, run)
     counts = ", ".join(f"{data.rows_of(split):,} {split}" for split in SPLITS)
     print(f"{data.uri}: {counts} rows, N={task.N}, M={task.M}, V={len(task.vocabulary.tokens)}")
     print(f"manifest sha256 {data.manifest.checksum}")

@@ -27,7 +27,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from data.prepare import open_data
+from data.prepare import Run, open_data
 from data.shards import Dataset
 from data.tasks import task_of
 from learner.update import LearnerState, initial_state
@@ -80,10 +80,23 @@ def train(config: Config) -> dict[str, Any]:
             return result
         if config.engine == "local":
             check_machine(config, about, out, fingerprint(config))
-        data = open_data(config, task)
+        data = open_data(config, task, _over_cluster(config))
         check_data(config, data, about, out)
         with _status(about, out):
             return _train(config, data, out, about)
+
+
+def _over_cluster(config: Config) -> Run | None:
+    """Who makes shards that are missing: the cluster's machines, where the run is on one."""
+    if config.engine == "local":
+        return None
+    from recor_dist import ray_cluster
+
+    if not ray_cluster.connect():
+        return None
+    from data.over_cluster import make_over_cluster
+
+    return make_over_cluster
 
 
 def _finished(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:

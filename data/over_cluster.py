@@ -1,0 +1,57 @@
+"""Shards made by all machines of a Ray cluster.
+
+Rows come back to the driver, which writes them: other nodes need not reach the folder, and a node that is lost while it
+makes a shard costs no more than making that one again.
+"""
+
+from collections.abc import Iterator
+
+import ray
+
+from data.prepare import Job, Made, store_shard
+from data.shards import NotedRows
+from data.tasks import task_of
+from recor_dist.config import Config, Mistake
+
+A_CPU = 2  # shards under way for each CPU: one being made, one in hand
+
+
+def make_over_cluster(jobs: list[Job]) -> Iterator[Made]:
+    """Yields shards as they come; nodes that join are used. Ray must be connected."""
+    remote = ray.remote(max_retries=3)(rows_of_shard)
+    waiting, under_way = list(reversed(jobs)), {}
+    try:
+        while waiting or under_way:
+            while waiting and len(under_way) < _room(waiting[-1][0]):
+                config, split, index, _ = job = waiting.pop()
+                under_way[remote.remote(config, split, index)] = job
+            patience = next(iter(under_way.values()))[0].deadline.join
+            ready, _ = ray.wait(list(under_way), timeout=patience)
+            if not ready:
+                raise Mistake(
+                    f"deadline.join={patience:g}: none of {len(under_way)} shards was made in that time; "
+                    "are all CPUs of the cluster taken? See `ray status`; the same command goes on where it stopped"
+                )
+            for ref in ready:
+                yield store_shard(*under_way.pop(ref), _rows(ref))
+    finally:
+        for ref in under_way:
+            ray.cancel(ref)
+
+
+def rows_of_shard(config: Config, split: str, index: int) -> NotedRows:
+    """Runs anywhere."""
+    return task_of(config).make_shard(split, index)
+
+
+def _room(config: Config) -> int:
+    return A_CPU * (config.data.jobs or max(1, int(ray.cluster_resources().get("CPU", 1))))
+
+
+def _rows(ref: ray.ObjectRef) -> NotedRows:
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, Mistake):
+            raise error.cause from None
+        raise

@@ -1,0 +1,55 @@
+"""Shards made by the machines of a cluster are those of one process."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from data.over_cluster import make_over_cluster
+from data.prepare import prepare
+from data.tasks import task_of
+from recor_dist.config import Config, Mistake
+from tests.cluster.conftest import add_node
+
+WORDS = ["task=zebra", "task.train_rows=1200", "data.shard_rows=100"]
+
+
+def test_a_cluster_makes_the_same_rows_as_one_process_though_a_node_is_lost(
+    cluster: Callable[..., Cluster], config_in: Callable[..., Config], tmp_path: Path
+) -> None:
+    made = cluster({"num_cpus": 1})
+    second = add_node(made, num_cpus=1)
+    ray.init(address=made.address, log_to_driver=False)
+    config = config_in(*WORDS, f"data.dir={tmp_path}/cluster")
+    shards = 0
+
+    def lose_a_node(jobs: list) -> object:
+        nonlocal shards
+        for one in make_over_cluster(jobs):
+            shards += 1
+            if shards == 2:
+                made.remove_node(second, allow_graceful=False)
+            yield one
+
+    here = config_in(*WORDS, "data.jobs=1", f"data.dir={tmp_path}/alone")
+    assert prepare(config, task_of(config), lose_a_node).manifest == prepare(here, task_of(here)).manifest
+    assert shards == 14
+    again = config_in(*WORDS, "task.prompt_length=10", f"data.dir={tmp_path}/cluster")
+    with pytest.raises(Mistake, match=r"task\.prompt_length=10: none of"):
+        prepare(again, task_of(again), make_over_cluster)
+
+
+def test_the_command_uses_the_cluster_that_is_there(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    made = cluster({"num_cpus": 2})
+    command = [sys.executable, "-m", "data.prepare", *WORDS, "scale=smoke", f"data.dir={tmp_path}/shards"]
+    environment = {**os.environ, "RAY_ADDRESS": made.address}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"using the Ray cluster at \S+", done.stderr)
+    assert "1,200 train" in done.stdout
