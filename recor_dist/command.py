@@ -95,6 +95,7 @@ def _register() -> None:
 
 
 _register()
+OmegaConf.register_new_resolver("recor_or_baseline", lambda method: method if method == "recor" else "baseline")
 
 
 def _bind_auto(words: list[str]) -> None:
