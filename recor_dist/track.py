@@ -601,7 +601,7 @@ def sync(words: dict[str, str]) -> int:
                 with progress_bar(f"sending {about.name}", len(delivery.waiting)) as advance:
                     delivery.bring(advance)
             delivery.finish(training=_is_training(folder))
-            log.info("%s: complete: %s", about.name, delivery.where())
+            log.info("complete: %s", delivery.where())
             return 0
         except Mistake:
             raise
