@@ -556,30 +556,33 @@ def send(words: dict[str, str]) -> int:
             register=words.get("register"),
             sweep=words.get("sweep"),
         )
-        pause, shown, failing = PERIOD, False, False
+        pause, answered, failing = PERIOD, False, False
         while True:
             last = ended.is_set()
             # The one place where anything may go wrong: a server can fail in every way, and training must not care.
             try:
                 delivery.bring()
-                if not shown:
+                if not answered:
                     tell(delivery.where())
                 if last:
                     delivery.finish()
                     return 0
                 if failing:
                     tell("MLflow answers again")
-                pause, shown, failing = PERIOD, True, False
+                pause, answered, failing = PERIOD, True, False
             except Exception as error:
                 log.warning("not brought", exc_info=True)
-                if not failing or last:
-                    where = without_password(getattr(delivery, "uri", "MLflow"))
-                    rest = "" if last else "; training goes on, the record waits in its folder"
-                    tell(f"{where} fails ({_reason(error)}){rest}")
-                if ended.is_set():
+                over, where = ended.is_set(), without_password(getattr(delivery, "uri", "MLflow"))
+                if over and (failing or not answered):  # nobody is made to wait for a server that is not there
+                    tell(f"{where} fails ({_reason(error)})")
                     return INCOMPLETE
-                pause, failing = min(2 * pause, LONGEST_PAUSE), True
-            if not last:
+                if not over and not failing:
+                    tell(f"{where} fails ({_reason(error)}); training goes on, the record waits in its folder")
+                    failing = True
+                pause = min(2 * pause, LONGEST_PAUSE)
+            if last:
+                time.sleep(1.0)
+            else:
                 ended.wait(pause)
 
 

@@ -1,10 +1,11 @@
 """The record in MLflow, in a real store on disk: what is told of a run, and how it is told once."""
 
+import contextlib
 import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,17 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Its tables take some seconds to make, so the tests share them."""
-    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
-    client_of(uri).search_experiments()
-    return uri
+    folder = tmp_path_factory.mktemp("store")
+    with contextlib.chdir(folder):  # where MLflow puts artifacts
+        client_of(f"sqlite:///{folder}/mlflow.db").search_experiments()
+    return f"sqlite:///{folder}/mlflow.db"
 
 
 @pytest.fixture
-def store(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+def store(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
-    monkeypatch.chdir(tmp_path)  # where MLflow puts artifacts
-    yield database
+    monkeypatch.chdir(tmp_path)
+    return database
 
 
 @pytest.fixture

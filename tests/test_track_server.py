@@ -126,7 +126,7 @@ def test_a_driver_that_was_killed_and_resumed_goes_on_in_its_run(
     assert first.info.status == "RUNNING"
     run.kill()
     until(lambda: not sender.is_running() or sender.status() == psutil.STATUS_ZOMBIE)  # of nobody, or of the system
-    assert run_of(server.uri, run.out).info.status == "KILLED"
+    assert run_of(server.uri, run.out).info.status == "KILLED", (run.out / "track.log").read_text()
 
     again = Run(tmp_path, server.uri)
     again.finish()
