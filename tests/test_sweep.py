@@ -27,9 +27,7 @@ def test_mean_and_deviation_over_the_seeds() -> None:
 
 def test_a_setting_is_all_that_was_swept_but_the_seed(tmp_path: Path) -> None:
     sweep = Sweep(str(tmp_path / "sweep"))
-    jobs = [
-        ["task=arg", f"+sweep/methods={m}", f"lag={lag}", f"seed={s}"] for m in "ab" for lag in (0, 1) for s in (0, 1)
-    ]
+    jobs = [["task=arg", f"+sweep/x={m}", f"lag={lag}", f"seed={s}"] for m in "ab" for lag in (0, 1) for s in (0, 1)]
     sweep.runs = [{"overrides": job, "out": ""} for job in jobs]
     labels = [sweep._setting(job) for job in jobs]
     assert labels[::2] == labels[1::2] == [f"sweep.x:{m} lag:{n}" for m in "ab" for n in (0, 1)]
