@@ -1,9 +1,9 @@
 """`python benchmarks/track.py`: what the record in MLflow costs a training step, side by side in one run.
 
 Three arms take turns on the same model and data: without a sender; with one that follows the journal and brings it to
-MLflow's default store; with one whose server accepts and never answers. A sender is stopped (SIGSTOP) while it is not its
-turn. Once each process runs where it likes, once all of them share one core. Ratios of neighbouring turns, not lone times:
-machines are noisy.
+MLflow's default store; with one whose server accepts and never answers. A sender is stopped (SIGSTOP) while it is not
+its turn. Once each process runs where it likes, once all of them share one core. Ratios of neighbouring turns, not lone
+times: machines are noisy.
 """
 
 import os
@@ -121,6 +121,7 @@ def main() -> None:
                 store.journal.step(store.step + 1, engine.step())
                 store.step += 1
                 assert time.monotonic() - began < 300
+            start = store.sender.cpu_times()
             for arm in arms.values():
                 arm.seconds_a_step(engine, 3)
             cores = psutil.Process().cpu_affinity()
