@@ -26,15 +26,20 @@ def main(config: Config) -> None:
         )
     sweep = sweep_of_this_job(config)
     with Tracker(config, sweep.folder if sweep else None) as tracker:
+
+        def follow(journal: str) -> None:
+            if sweep:
+                sweep.add(config.out)
+            tracker.start(journal)
+
         try:
-            result = train(config, tracker.start)
+            result = train(config, follow)
             show(result, config.out)
         except Stopped as stopped:
             log.info("%s; the same command goes on from there", stopped)
             sys.exit(128 + stopped.signal_number)
-        finally:
-            if sweep:
-                sweep.add(config.out)
+        if sweep:
+            sweep.add(config.out)  # one that was finished before has nothing to follow
 
 
 def show(result: dict[str, Any], out: str) -> None:

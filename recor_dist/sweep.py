@@ -42,12 +42,12 @@ class Sweep:
         self.words, self.overrides, self.config = words, overrides, config
         self._write("running")
 
-    def add(self, out: str | None) -> None:
-        """A job has ended in its folder, well or not; it may have failed before it had one."""
-        run = {"overrides": self.overrides, "out": out and os.path.abspath(out) if "://" not in (out or "") else out}
-        if out and run not in self.runs:
+    def add(self, out: str) -> None:
+        """The job has its folder; one that is refused never comes so far."""
+        run = {"overrides": self.overrides, "out": out if "://" in out else os.path.abspath(out)}
+        if run not in self.runs:
             self.runs.append(run)
-        self._write("running")
+            self._write("running")
 
     def end(self, status: str) -> None:
         """Writes down mean and deviation of what is finished, and brings the record to MLflow."""

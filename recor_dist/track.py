@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import numpy as np
 from pyarrow import fs
 
 from recor_dist import journal
@@ -241,7 +242,7 @@ class Delivery:
         self.client: Any = None
         self.run_id = ""
         self.empty = False  # the server has no points of this run but those that this process brought
-        self.on_server: dict[str, set[int]] = {}  # steps by metric, once asked for
+        self.on_server: dict[str, np.ndarray] = {}  # steps by metric, sorted, once asked for
         self.last_time: float | None = None
 
     # the state of the sender
@@ -397,14 +398,17 @@ class Delivery:
         return points, len(self.waiting)
 
     def _log(self, points: list[Any]) -> None:
-        missing = points if self.empty else [point for point in points if point.step not in self._steps(point.key)]
+        missing = points if self.empty else [point for point in points if not self._is_on_server(point)]
         for part in _parts(missing, MOST_POINTS):
             self._log_or_halve(part)
 
-    def _steps(self, key: str) -> set[int]:
-        if key not in self.on_server:
-            self.on_server[key] = {point.step for point in self.client.get_metric_history(self.run_id, key)}
-        return self.on_server[key]
+    def _is_on_server(self, point: Any) -> bool:
+        if point.key not in self.on_server:
+            history = self.client.get_metric_history(self.run_id, point.key)
+            self.on_server[point.key] = np.sort(np.array([known.step for known in history], dtype=np.int64))
+        steps = self.on_server[point.key]
+        place = int(np.searchsorted(steps, point.step))
+        return place < len(steps) and int(steps[place]) == point.step
 
     def _log_or_halve(self, points: list[Any]) -> None:
         """One point that the server will never take must not hold up the others."""
@@ -433,7 +437,7 @@ class Delivery:
         if self.register and exists(self.folder, "model/MLmodel"):
             self._register_model()
         killed = about.status == "running" and not training
-        if killed and self.sweep:
+        if self.sweep and (killed or about.status == "stopped"):
             self._hang_under_parent("KILLED")
         self._tell_about(about, "stopped" if killed else about.status)
 

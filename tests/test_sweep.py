@@ -40,6 +40,7 @@ def run_sweep(folder: Path, *words: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow  # three runs, each with a sender
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_a_sweep_is_a_parent_with_its_runs_and_one_that_fails_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

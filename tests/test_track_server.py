@@ -26,7 +26,7 @@ from tests.mlflow_store import (
 )
 
 # Warnings are MLflow's own. Slow: a server takes ten seconds to start, and a run half a minute to be disturbed in.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 # 37 steps; where a machine is busy, its sender may be slow to start.
 WORDS = ["scale=smoke", "engine=local", "epochs=2", "checkpoint.every=8", "out=out", "track.wait=120"]
 
