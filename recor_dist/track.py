@@ -56,6 +56,7 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 # What MLflow takes, see its utils/validation.py.
 MOST_POINTS, MOST_PARAMS, LONGEST_PARAM, LONGEST_TAG, LONGEST_NAME = 1000, 100, 6000, 5000, 250
@@ -536,12 +537,13 @@ def without_password(uri: str) -> str:
 def tell(line: str) -> None:
     """To whoever started this process."""
     with suppress(BrokenPipeError):  # a killed driver hears nothing
-        print(line, flush=True)
+        print(line, file=sys.__stdout__, flush=True)
 
 
 def send(words: dict[str, str]) -> int:
     """Follows a run until the driver closes the pipe, or dies; then brings the rest, in bounded time."""
     os.nice(10)  # the training comes first
+    sys.stdout = sys.stderr  # whatever MLflow prints: the other end of the pipe may be gone
     ended = threading.Event()
 
     def watch() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from recor_dist.track import ENVIRONMENT
 
 
-def until(what: Callable[[], Any], seconds: float = 120.0) -> Any:
+def until(what: Callable[[], Any], seconds: float = 300.0) -> Any:
     """Waits until a condition holds, and returns what it gave; an error counts as not yet."""
     deadline = time.monotonic() + seconds
     while True:

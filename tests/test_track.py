@@ -169,13 +169,13 @@ def test_our_own_names_stay_as_they_are(name: str) -> None:
 
 
 def test_a_point_that_is_refused_does_not_hold_up_the_others(
-    store: str, folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    store: str, folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(track, "_name", lambda key: key)
     out = folder({"loss/lm": 2.0, "a//b": 1.0, "reward/mean": 0.5}, {"loss/lm": 1.0})
     deliver(out)
     assert {key: len(values) for key, values in points_in_store(store, out).items()} == {"loss/lm": 2, "reward/mean": 1}
-    assert "refused there, and left out: a//b of step 1" in capsys.readouterr().out
+    assert "refused there, and left out: a//b of step 1" in capfd.readouterr().out
 
 
 # --- once, and all of it ---------------------------------------------------------------------------------------------
