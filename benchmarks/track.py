@@ -7,8 +7,10 @@ times: machines are noisy.
 """
 
 import os
+import signal
 import socket
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -102,6 +104,7 @@ def compare(title: str, arms: dict[str, Arm], engine: LocalEngine, cores: list[i
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stopped senders must not be left behind
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         config = compose([*FIXED, "data.dir=shards"])

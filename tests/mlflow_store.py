@@ -124,4 +124,4 @@ def sync(out: Path | str, uri: str | None, folder: Path, *words: str) -> subproc
     environment = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
     environment |= {"MLFLOW_TRACKING_URI": uri} if uri else {}
     command = [sys.executable, "-m", "recor_dist.track", "sync", f"out={out}", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)

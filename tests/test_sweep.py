@@ -36,11 +36,11 @@ def test_a_setting_is_all_that_was_swept_but_the_seed(tmp_path: Path) -> None:
 def run_sweep(folder: Path, *words: str) -> subprocess.CompletedProcess:
     fixed = ["--multirun", "scale=smoke", "engine=local", "track.wait=120"]
     command = [sys.executable, "-m", "recor_dist.run", *fixed, *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.slow  # three runs, each with a sender
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_a_sweep_is_a_parent_with_its_runs_and_one_that_fails_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -26,7 +26,7 @@ from tests.mlflow_store import (
 )
 
 # Warnings are MLflow's own. Slow: a server takes ten seconds to start, and a run half a minute to be disturbed in.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 # 37 steps; where a machine is busy, its sender may be slow to start.
 WORDS = ["scale=smoke", "engine=local", "epochs=2", "checkpoint.every=8", "out=out", "track.wait=120"]
 
@@ -46,7 +46,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """The points of a run that nothing happened to, and that was not tracked at all."""
     folder = tmp_path_factory.mktemp("whole")
     command = [sys.executable, "-m", "recor_dist.run", *WORDS, "track.enabled=false"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=600)
     assert not (folder / "out/track.json").exists()
     return decided_points(points_in_journal(folder / "out"))
 
@@ -77,7 +77,7 @@ class Run:
         return [step for step, *_ in points_in_journal(self.out).get("loss/lm", [])]
 
     def finish(self) -> None:
-        assert self.process.wait(timeout=180) == 0, "".join(self.lines)
+        assert self.process.wait(timeout=600) == 0, "".join(self.lines)
         self.reader.join()
         self.process.stderr.close()
 
@@ -88,17 +88,32 @@ class Run:
         self.process.stderr.close()
 
 
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts a run in the test's folder; it is gone after the test."""
+    started: list[Run] = []
+
+    def make(uri: str, *words: str, gates: str = "", **environment: str) -> Run:
+        started.append(Run(tmp_path, uri, *words, gates=gates, **environment))
+        return started[-1]
+
+    yield make
+    for run in started:
+        if run.process.poll() is None:
+            run.kill()
+
+
 def steps_in_store(uri: str, out: Path) -> list[int]:
     return [step for step, *_ in points_in_store(uri, out)["loss/lm"]]
 
 
 def test_a_server_that_was_killed_and_restarted_in_mid_run_has_every_point_once(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, expected: dict
+    tmp_path: Path, start: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory, expected: dict
 ) -> None:
     server = Server(tmp_path_factory.mktemp("killed"))
     try:
         server.start()
-        run = Run(tmp_path, server.uri, gates="12,30")
+        run = start(server.uri, gates="12,30")
         until(lambda: steps_in_store(server.uri, run.out) == list(range(1, 12)))
         server.kill()
         run.open(12)
@@ -117,9 +132,9 @@ def test_a_server_that_was_killed_and_restarted_in_mid_run_has_every_point_once(
 
 
 def test_a_driver_that_was_killed_and_resumed_goes_on_in_its_run(
-    tmp_path: Path, server: Server, expected: dict
+    tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
-    run = Run(tmp_path, server.uri, gates="30")
+    run = start(server.uri, gates="30")
     until(lambda: steps_in_store(server.uri, run.out) == list(range(1, 30)))
     (sender,) = psutil.Process(run.process.pid).children()
     first = run_of(server.uri, run.out)
@@ -128,7 +143,7 @@ def test_a_driver_that_was_killed_and_resumed_goes_on_in_its_run(
     until(lambda: not sender.is_running() or sender.status() == psutil.STATUS_ZOMBIE)  # of nobody, or of the system
     assert run_of(server.uri, run.out).info.status == "KILLED", (run.out / "track.log").read_text()
 
-    again = Run(tmp_path, server.uri)
+    again = start(server.uri)
     again.finish()
     assert any("resuming at step 24 of 37" in line for line in again.lines), "steps 25 to 29 came twice"
     points = assert_complete(server.uri, run.out)
@@ -138,9 +153,9 @@ def test_a_driver_that_was_killed_and_resumed_goes_on_in_its_run(
 
 
 def test_a_run_without_a_server_is_complete_after_sync_and_sync_may_be_repeated(
-    tmp_path: Path, server: Server, expected: dict
+    tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
-    run = Run(tmp_path, f"http://127.0.0.1:{free_port()}")
+    run = start(f"http://127.0.0.1:{free_port()}")
     run.finish()
     told = "".join(run.lines)
     assert "training goes on, the record waits in its folder" in told
@@ -157,8 +172,10 @@ def test_a_run_without_a_server_is_complete_after_sync_and_sync_may_be_repeated(
 
 
 @pytest.mark.parametrize("lost", ["how far it came", "the id of the run", "the times"])
-def test_nothing_is_sent_twice_by_a_sender_that_lost_its_memory(lost: str, tmp_path: Path, server: Server) -> None:
-    run = Run(tmp_path, server.uri)
+def test_nothing_is_sent_twice_by_a_sender_that_lost_its_memory(
+    lost: str, tmp_path: Path, start: Callable[..., Run], server: Server
+) -> None:
+    run = start(server.uri)
     run.finish()
     before = assert_complete(server.uri, run.out)
     state = json.loads((run.out / "track.json").read_text())
@@ -201,13 +218,13 @@ class Hung:
 
 
 def test_no_step_goes_through_tracking_while_a_server_never_answers(
-    tmp_path: Path, server: Server, expected: dict
+    tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
     """Of everything that the training thread ran between its first step and its last, nothing is MLflow's or ours to
     talk to it; MLflow was not even imported."""
     hung = Hung(tmp_path / "gate-5")  # from step 5 on the sender waits for an answer
     try:
-        run = Run(tmp_path, hung.uri, "track.wait=3", gates="5", FILES="files.json")
+        run = start(hung.uri, "track.wait=3", gates="5", FILES="files.json")
         run.finish()
     finally:
         hung.close()
