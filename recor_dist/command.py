@@ -7,6 +7,7 @@ project is `command(main)`; whoever wants a configuration without a command line
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -17,12 +18,14 @@ from hydra._internal.utils import get_args_parser
 from hydra.conf import HelpConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recor_dist.config import SCHEMAS, Config, Mistake, flatten, nearest, validate
+from recor_dist.config import SCHEMAS, Config, Mistake, digest, flatten, nearest, validate
 from recor_dist.files import exists, open_folder, read_json
 
 CONF = Path(__file__).parent / "conf"
@@ -98,19 +101,21 @@ _register()
 OmegaConf.register_new_resolver("recor_or_baseline", lambda method: method if method == "recor" else "baseline")
 
 
-def _bind_auto(words: list[str]) -> None:
+def _bind(words: list[str]) -> None:
     """Lets `scale=auto` see the words it stands among: in an `out` that holds a run, it is the scale of that run."""
 
     def concrete(scale: str) -> str:
         return (_scale_of_out(words) or auto_scale()) if scale == "auto" else scale
 
     OmegaConf.register_new_resolver("concrete_scale", concrete, replace=True)
+    # The same sweep goes on in the same folder, as a run does.
+    OmegaConf.register_new_resolver("sweep_folder", lambda: f"runs/sweep-{digest(sorted(words))[:8]}", replace=True)
 
 
 def compose(words: list[str]) -> Config:
     """The validated configuration that these `key=value` words name, for use without a command line."""
     _check_words(words)
-    _bind_auto(words)
+    _bind(words)
     try:
         config = _to_config(_compose(words))
     except (HydraException, OmegaConfBaseException) as error:
@@ -143,40 +148,64 @@ def _unknown(config: Any, prefix: str = "") -> Iterator[str]:
             yield from _unknown(value, f"{prefix}{name}.")
 
 
-def command(main: Callable[[Config], None]) -> NoReturn:
-    """Runs `main` on the configuration of the command line. Mistakes: one line, exit 2. Bugs: a traceback."""
+def words_of_command_line() -> list[str]:
+    return get_args_parser().parse_args(sys.argv[1:]).overrides
+
+
+def command(main: Callable[[Config], None], end_sweep: Callable[[str], None] = lambda status: None) -> NoReturn:
+    """Runs `main` on the configuration of the command line. Mistakes: one line, exit 2. Bugs: a traceback.
+
+    In a sweep the others go on when one setting fails; `end_sweep` is told in the end how it went: finished, failed or
+    stopped."""
     # Hydra would shorten tracebacks and exit with 1 for everything; we tell mistakes from bugs ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
 
-    words = get_args_parser().parse_args(sys.argv[1:]).overrides
+    words = words_of_command_line()
+    codes: list[int] = []  # of the settings of a sweep
 
     @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
     def run(raw: DictConfig) -> None:
+        sweeping = HydraConfig.get().mode == RunMode.MULTIRUN
+        job = f"{' '.join(HydraConfig.get().overrides.task)}: " if sweeping else ""
+        if sweeping:
+            codes.append(0)
         try:
             config = _to_config(raw)
             validate(config)
             main(config)
-        except Mistake as mistake:
-            _refuse(str(mistake))
-        except OmegaConfBaseException as error:
-            _refuse(_one_line(error))
+        except (Mistake, OmegaConfBaseException) as mistake:
+            _refuse(job + (str(mistake) if isinstance(mistake, Mistake) else _one_line(mistake)), end=not sweeping)
+            codes[-1] = 2
+        except Exception:
+            if not sweeping:
+                raise
+            print(f"error: {job}{traceback.format_exc()}", file=sys.stderr)
+            codes[-1] = 1
 
+    status = "stopped"
     try:
         _check_words(words)
-        _bind_auto(words)
+        _bind(words)
         run()
+        status = "failed" if any(codes) else "finished"
     except Mistake as mistake:
         _refuse(str(mistake))
     except (HydraException, OmegaConfBaseException) as error:
         _refuse(_explain(error, words))
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(0)
+    finally:
+        if codes:
+            end_sweep(status)
+    if any(codes):
+        print(f"error: {sum(map(bool, codes))} of {len(codes)} settings failed; see above", file=sys.stderr)
+    sys.exit(1 if 1 in codes else max(codes, default=0))
 
 
-def _refuse(message: str) -> NoReturn:
+def _refuse(message: str, *, end: bool = True) -> None:
     print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+    if end:
+        sys.exit(2)
 
 
 def _check_words(words: list[str]) -> None:

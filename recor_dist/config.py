@@ -305,6 +305,25 @@ class CheckpointConfig:
 
 
 @dataclass
+class TrackConfig:
+    """The record in MLflow, at MLFLOW_TRACKING_URI; without it in mlflow.db of the working directory."""
+
+    enabled: bool = setting(
+        True, "record the run in MLflow; metrics.jsonl in `out` is written in any case", placement=True
+    )
+    experiment: str = setting("recor_dist", "the MLflow experiment", placement=True)
+    register: str | None = setting(
+        None, "name under which the trained model is registered in MLflow; null leaves it out", placement=True
+    )
+    wait: float = setting(
+        30.0,
+        "seconds that the end of a run waits for MLflow at most; a stopped run waits 5",
+        at_least=0,
+        placement=True,
+    )
+
+
+@dataclass
 class Config:
     """One run."""
 
@@ -348,6 +367,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    track: TrackConfig = field(default_factory=TrackConfig)
 
 
 # What each choice of the groups `task` and `method` may set.
@@ -409,6 +429,10 @@ def validate(config: Config) -> None:
         place = flatten(config)[key]
         if place == "" or (place and place.endswith("://")):
             raise Mistake(f"{key}={place}: names no folder or file; leave it out for the default")
+    if config.track.register is not None and (not config.track.register or set(config.track.register) & set("/:")):
+        raise Mistake(f"track.register={config.track.register}: MLflow's model names have no slash and no colon")
+    if not config.track.experiment.strip():
+        raise Mistake("track.experiment: names no experiment; leave it out for the default")
     if isinstance(config.method, RecorConfig):
         _check_recor(config.method)
     if isinstance(config.method, MdmConfig) and config.method.reweight_tokens and 0 < config.method.gamma < 1:

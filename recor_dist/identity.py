@@ -4,6 +4,10 @@ Whoever comes back to the folder must bring the same identity; where the run is 
 `auto` are decided at the first start and kept.
 """
 
+import hashlib
+import subprocess
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
@@ -96,10 +100,40 @@ def check_machine(
     return about["machine"]
 
 
-def mark(about: dict[str, Any], out: fs.SubTreeFileSystem, status: str) -> None:
+def mark(about: dict[str, Any], out: fs.SubTreeFileSystem, status: str, error: str | None = None) -> None:
     """Says in run.json how the run stands."""
     about["status"] = status
+    about.pop("error", None)
+    if error is not None:
+        about["error"] = error
     write_json(out, FILE, about)
+
+
+def note_start(config: Config, about: dict[str, Any]) -> None:
+    """Notes with what engine this start computes, and by which code; other code may have begun the run."""
+    about["engine"] = config.engine
+    if (code := code_version()) not in about.setdefault("code", []):
+        about["code"].append(code)
+
+
+def code_version() -> dict[str, str]:
+    """`git_commit` where this project lies in a repository of its own; `source_sha256` where not, or it was changed."""
+    packages = ("recor_dist", "actors", "learner", "data")
+    root = Path(__file__).parent.parent
+    version = {}
+    if (root / ".git").exists():  # and not the repository around somebody's site-packages
+        try:
+            git = partial(subprocess.run, cwd=root, capture_output=True, text=True, check=True, timeout=10)
+            version["git_commit"] = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+            if not git(["git", "status", "--porcelain", "--", *packages]).stdout:
+                return version
+        except (OSError, subprocess.SubprocessError):
+            pass
+    sha = hashlib.sha256()
+    files = [path for package in packages for path in (root / package).rglob("*") if path.suffix in (".py", ".yaml")]
+    for path in sorted(files):
+        sha.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return {**version, "source_sha256": sha.hexdigest()}
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:

@@ -12,7 +12,8 @@ A ticket is a pure function of (seed, n, group, weights), so it can be computed 
 `lag` is fixed, never "whatever was newest". A checkpoint holds v_{n-lag} .. v_n, AdamW's moments and n: resuming is
 loading it and going on.
 
-An engine computes and tells what happened, as events; the loop keeps the record: journal, checkpoints, result.
+An engine computes and tells what happened, as events; the loop keeps the record: journal, checkpoints, result. Whoever
+carries it further, to MLflow for one, reads the journal, and is never waited for.
 """
 
 import logging
@@ -38,11 +39,20 @@ from recor_dist.device import fingerprint, resolve_device, set_up_torch
 from recor_dist.evaluate import summarise_by_decoder
 from recor_dist.events import Checkpoint, Stepped, splits_due
 from recor_dist.files import exclusive, open_folder, read_json, write_json
-from recor_dist.identity import check_data, check_machine, default_out, keep_earlier_choices, mark, open_run
+from recor_dist.identity import (
+    check_data,
+    check_machine,
+    default_out,
+    keep_earlier_choices,
+    mark,
+    note_start,
+    open_run,
+)
 from recor_dist.journal import Journal
 from recor_dist.local_engine import LocalEngine
 from recor_dist.methods import lay_out
 from recor_dist.progress import TrainingDisplay
+from recor_dist.system import SystemMetrics
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +65,10 @@ class Stopped(Exception):
         self.signal_number, self.step = signal_number, step
 
 
-def train(config: Config) -> dict[str, Any]:
-    """Trains to the end, from the newest checkpoint if there is one; returns the result, at once if it is finished."""
+def train(config: Config, follow: Callable[[str], None] = lambda journal: None) -> dict[str, Any]:
+    """Trains to the end, from the newest checkpoint if there is one; returns the result, at once if it is finished.
+
+    `follow` is told the journal's path once, before the first step."""
     keep_earlier_choices(config)
     with ExitStack() as stack:
         if config.engine == "ray":
@@ -82,8 +94,9 @@ def train(config: Config) -> dict[str, Any]:
             check_machine(config, about, out, fingerprint(config))
         data = open_data(config, task, _over_cluster(config))
         check_data(config, data, about, out)
+        note_start(config, about)
         with _status(about, out):
-            return _train(config, data, out, about)
+            return _train(config, data, out, about, follow)
 
 
 def _over_cluster(config: Config) -> Run | None:
@@ -115,13 +128,15 @@ def _status(about: dict, out: fs.SubTreeFileSystem) -> Iterator[None]:
     except (Stopped, KeyboardInterrupt, SystemExit):
         mark(about, out, "stopped")
         raise
-    except BaseException:
-        mark(about, out, "failed")
+    except BaseException as error:
+        mark(about, out, "failed", f"{type(error).__name__}: {error}")
         raise
     mark(about, out, "finished")
 
 
-def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict) -> dict[str, Any]:
+def _train(
+    config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict, follow: Callable[[str], None]
+) -> dict[str, Any]:
     set_up_torch(config)
     steps = total_steps(config, data.rows_of("train"))
     model = lay_out(config, data.shape)  # knows the names of the weights; nothing is computed with it
@@ -135,7 +150,8 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
     if state.step:
         log.info("resuming at step %d of %d", state.step, steps)
     with ExitStack() as stack:
-        journal = stack.enter_context(Journal(out, state.step))
+        journal = stack.enter_context(Journal(out))
+        follow(journal.path)
         unevaluated = [
             version
             for version in sorted(state.versions)
@@ -148,14 +164,16 @@ def _train(config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict
         )
         stopping = stack.enter_context(_signals())  # after Ray has started: it sets handlers, too
         display = stack.enter_context(TrainingDisplay(state.step, steps))
+        system = SystemMetrics()
         final: dict[str, dict[str, Any]] = {}
         saved = state
         del state  # its tensors are the engine's now
         for event in engine.events(lambda: bool(stopping)):
             if isinstance(event, Stepped):
-                journal.step(event.step, event.metrics)
+                journal.step(event.step, event.metrics | system.sample())
                 display.step(event.step, event.metrics)
             elif isinstance(event, Checkpoint):
+                journal.keep()
                 checkpoint.save(out, model, event.state, about, config.checkpoint.keep)
                 saved = event.state
             elif event.done < event.total:

@@ -12,6 +12,8 @@ from recor_dist.command import command
 from recor_dist.config import Config
 from recor_dist.loop import Stopped, train
 from recor_dist.progress import set_up_logging
+from recor_dist.sweep import end_sweep, sweep_of_this_job
+from recor_dist.track import Tracker
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +24,22 @@ def main(config: Config) -> None:
         log.info(
             "scale=auto takes %s: %s", config.scale, "there are GPUs" if config.scale == "paper" else "no GPU here"
         )
-    try:
-        result = train(config)
-        show(result, config.out)
-    except Stopped as stopped:
-        log.info("%s; the same command goes on from there", stopped)
-        sys.exit(128 + stopped.signal_number)
+    sweep = sweep_of_this_job(config)
+    with Tracker(config, sweep.folder if sweep else None) as tracker:
+
+        def follow(journal: str) -> None:
+            if sweep:
+                sweep.add(config.out)
+            tracker.start(journal)
+
+        try:
+            result = train(config, follow)
+            show(result, config.out)
+        except Stopped as stopped:
+            log.info("%s; the same command goes on from there", stopped)
+            sys.exit(128 + stopped.signal_number)
+        if sweep:
+            sweep.add(config.out)  # one that was finished before has nothing to follow
 
 
 def show(result: dict[str, Any], out: str) -> None:
@@ -53,4 +65,4 @@ def show(result: dict[str, Any], out: str) -> None:
 
 
 if __name__ == "__main__":
-    command(main)
+    command(main, end_sweep)

@@ -51,6 +51,11 @@ def config_in(tmp_path: Path) -> Callable[..., Config]:
     return make
 
 
+def decided(record: dict) -> dict:
+    """What of a journal's line is a pure function of the configuration: all but when it was, and how busy everybody."""
+    return {key: value for key, value in record.items() if key != "time" and not key.startswith(("engine/", "system/"))}
+
+
 def small_model(order_queries: int = 0, N: int = 3, M: int = 4, V: int = 5, seed: int = 0) -> Model:
     """A float64 model with weights large enough that every part of it matters."""
     model = Model(ModelConfig(layers=2, width=8, heads=2), Shape(N, M, V), order_queries).move("cpu", torch.float64)

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-RUN = [sys.executable, "-m", "recor_dist.run", "scale=smoke", "engine=local"]
+WORDS = ["scale=smoke", "engine=local", "track.enabled=false"]
+RUN = [sys.executable, "-m", "recor_dist.run", *WORDS]
 
 
 def run(folder: Path, *words: str, module: str = "recor_dist.run") -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", module, "scale=smoke", "engine=local", *words]
+    command = [sys.executable, "-m", module, *WORDS, *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
@@ -76,7 +77,7 @@ def test_an_mdm_run_prints_a_row_for_each_decoder(tmp_path: Path) -> None:
 def test_scale_auto_says_what_it_took_and_why(tmp_path: Path) -> None:
     words = ["task.train_rows=64", "task.test_rows=8", "task.val_rows=8", "epochs=2"]
     done = subprocess.run(
-        [sys.executable, "-m", "recor_dist.run", "engine=local", *words],
+        [sys.executable, "-m", "recor_dist.run", "engine=local", "track.enabled=false", *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -110,7 +111,7 @@ def test_a_stopped_command_leaves_a_checkpoint_and_goes_on(number: int, code: in
 
 
 def test_a_bug_keeps_its_traceback(tmp_path: Path) -> None:
-    program = "from recor_dist import command, run; run.train = lambda _: 1 / 0; command.command(run.main)"
+    program = "from recor_dist import command, run; run.train = lambda *_: 1 / 0; command.command(run.main)"
     command = [sys.executable, "-c", program, "scale=smoke"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

@@ -16,7 +16,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-SMALL = ["scale=smoke", "checkpoint.every=20", "eval.every=25"]
+SMALL = ["scale=smoke", "checkpoint.every=20", "eval.every=25", "track.enabled=false"]
 LOOPBACK = "127.0.0.2"  # the name 127.0.0.1 is taken for "this machine", and replaced by its address in the network
 
 

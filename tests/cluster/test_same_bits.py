@@ -13,6 +13,7 @@ import recor_dist
 from recor_dist.config import Config
 from recor_dist.loop import train
 from tests.cluster.conftest import records
+from tests.conftest import decided
 from tests.test_methods import EVERY, words_of
 
 Configure = Callable[..., Config]
@@ -47,18 +48,13 @@ def test_ray_with_1_2_and_4_actors_gives_the_weights_of_one_process(
         result = train(config_in(f"lag={lag}", f"out={out}", "engine=ray", f"actors.count={count}", *WORDS))
         assert result["weights_sha256"] == local["weights_sha256"]
         assert (result["val"], result["test"]) == (local["val"], local["test"])
-        ours, theirs = ({_key(r): _result(r) for r in records(folder)} for folder in (out, tmp_path / "local"))
+        ours, theirs = ({_key(r): decided(r) for r in records(folder)} for folder in (out, tmp_path / "local"))
         assert ours == theirs, "the same figures of every step and every validation"
         assert len(records(out)) == len(theirs), "each once"
 
 
 def _key(record: dict) -> tuple:
     return record["step"], *(key for key in record if key.startswith("eval/"))
-
-
-def _result(record: dict) -> dict:
-    """What decides nothing is left out: where the time went."""
-    return {key: value for key, value in record.items() if not key.startswith("engine/")}
 
 
 @pytest.mark.usefixtures("one_ray")

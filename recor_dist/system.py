@@ -1,0 +1,28 @@
+"""How busy this machine and this process are, for the record. Actors and learners elsewhere are not seen."""
+
+import time
+
+import psutil
+
+SECONDS_BETWEEN_SAMPLES = 10.0
+
+
+class SystemMetrics:
+    def __init__(self) -> None:
+        self.process = psutil.Process()
+        self.sampled = -SECONDS_BETWEEN_SAMPLES
+        psutil.cpu_percent()  # shares of a core are over the time since the last call
+        self.process.cpu_percent()
+
+    def sample(self) -> dict[str, float]:
+        """Metrics under `system/`; nothing where the last ones are not ten seconds old."""
+        now = time.monotonic()
+        if now - self.sampled < SECONDS_BETWEEN_SAMPLES:
+            return {}
+        self.sampled = now
+        return {
+            "system/cpu_percent": psutil.cpu_percent(),
+            "system/memory_percent": psutil.virtual_memory().percent,
+            "system/driver_cpu_percent": self.process.cpu_percent(),
+            "system/driver_memory_mb": self.process.memory_info().rss / 1e6,
+        }

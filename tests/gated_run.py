@@ -1,0 +1,59 @@
+"""`python -m recor_dist.run` that waits at some steps: `GATES=20,30 python -m tests.gated_run key=value ...`.
+
+Before step N of the gates it waits until the file `gate-N` lies in the working directory, so that a test can do what it
+wants to a server, or to this process, at a known step. With FILES=PATH it writes down, as JSON, every source file whose
+code the main thread ran from its first step to its last, and the modules that were imported in the end.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from learner.update import Learner
+from recor_dist import run
+from recor_dist.command import command
+from recor_dist.config import Config
+from recor_dist.sweep import end_sweep
+
+GATES = [int(step) for step in os.environ.get("GATES", "").split(",") if step]
+FILES = os.environ.get("FILES")
+seen: set[str] = set()
+update = Learner.update
+
+
+def note(frame: FrameType, event: str, _: Any) -> None:
+    seen.add(frame.f_code.co_filename)
+
+
+def gated(learner: Learner, batches: list) -> dict[str, float]:
+    if FILES:
+        sys.setprofile(note)  # of this thread alone
+    if learner.step + 1 in GATES:
+        gate = Path(f"gate-{learner.step + 1}")
+        while not gate.exists():
+            time.sleep(0.02)
+    return update(learner, batches)
+
+
+def main(config: Config) -> None:
+    train = run.train
+
+    def train_and_note(*arguments: Any) -> dict[str, Any]:
+        try:
+            return train(*arguments)
+        finally:
+            sys.setprofile(None)
+
+    run.train = train_and_note
+    run.main(config)
+    if FILES:
+        Path(FILES).write_text(json.dumps({"files": sorted(seen), "modules": sorted(sys.modules)}))
+
+
+if __name__ == "__main__":
+    Learner.update = gated
+    command(main, end_sweep)
