@@ -1,0 +1,112 @@
+"""How figures look here, and how they become bytes. Nothing is shared between figures: no pyplot, no global state.
+
+Colours are Okabe and Ito's, which people tell apart whatever their colour vision; lines differ in their markers, too.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#8A6D00")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+INK, FAINT = "#222222", "#8a8a8a"
+
+STYLE = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "recor_dist",  # the same figure gives the same bytes
+}
+
+NAMES = {
+    "recor": "ReCOR",
+    "ar_gt": "AR-GT",
+    "clm": "CLM",
+    "ao_arm": "AO-ARM",
+    "mdm": "MDM",
+    "adamdm_prob": "AdaMDM (probability)",
+    "adamdm_margin": "AdaMDM (margin)",
+    "sufmdm": "SufMDM",
+    "adasufmdm_prob": "AdaSufMDM (probability)",
+    "adasufmdm_margin": "AdaSufMDM (margin)",
+}
+TASKS = {"arg": "ARG", "mul": "MUL", "sudoku": "Sudoku", "zebra": "Zebra", "custom": "custom"}
+LOOKS = dict(zip(NAMES, zip((*PALETTE, *PALETTE), (*MARKERS, *MARKERS), strict=True), strict=False))
+
+
+def split_steps(decoder: str) -> tuple[str, str]:
+    """The decoder, and T where its name tells it: adamdm_prob_T2 -> adamdm_prob, "2"."""
+    base, mark, steps = decoder.rpartition("_T")
+    return (base, steps) if mark and steps.isdecimal() else (decoder, "")
+
+
+def name_of(decoder: str) -> str:
+    """As people call it: adamdm_prob_T2 -> AdaMDM (probability), T=2."""
+    base, steps = split_steps(decoder)
+    return NAMES.get(base, base) + (f", T={steps}" if steps else "")
+
+
+def look_of(decoder: str) -> tuple[str, str]:
+    """Colour and marker of a method, the same in every figure."""
+    return LOOKS.get(split_steps(decoder)[0], (INK, "o"))
+
+
+styled = matplotlib.rc_context(STYLE)  # decorates what draws; it holds for that call alone
+
+
+def new_figure(title: str, size: tuple[float, float], rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure of this many inches, and its axes row by row."""
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+@styled
+def to_bytes(figure: Figure, kind: str) -> bytes:
+    """The figure as `png` or `svg`."""
+    with io.BytesIO() as buffer:
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        return buffer.getvalue()
+
+
+def caption(figure: Figure, text: str) -> None:
+    """What the figure shows, in a sentence or two below it."""
+    figure.supxlabel(text, fontsize=8.5, color="#555555", x=0.01, ha="left")
+
+
+# --- figures that several share --------------------------------------------------------------------------------------
+
+Curve = Sequence[tuple[float, float]]  # (step, value)
+
+
+def draw_lines(axes: Axes, lines: Mapping[str, Sequence[tuple[float, float, float, float]]]) -> None:
+    """A line for each name through its points (x, mean, lowest, highest), with a band where there are several runs."""
+    for index, (name, points) in enumerate(lines.items()):
+        colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
+        if name in LOOKS:
+            colour, marker = LOOKS[name]
+        x, mean, low, high = zip(*points, strict=True)
+        axes.plot(x, mean, color=colour, marker=marker, label=NAMES.get(name, name), markevery=max(1, len(x) // 12))
+        if low != high:
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
