@@ -380,7 +380,7 @@ def unflatten(settings: Mapping[str, Any]) -> Config:
     raw = OmegaConf.structured(config)
     for key in flatten(config).keys() & settings.keys():
         value = settings[key]
-        OmegaConf.update(raw, key, None if value == "None" else value)
+        OmegaConf.update(raw, key, None if value in ("None", "null") else value)
     restored = OmegaConf.to_object(raw)
     assert isinstance(restored, Config)
     return restored

@@ -4,14 +4,16 @@ Colours are Okabe and Ito's, which people tell apart whatever their colour visio
 """
 
 import io
-from collections.abc import Mapping, Sequence
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#8A6D00")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+PALETTE = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
+    *("#56B4E9", "#555555", "#8A6D00", "#6A3D9A", "#B2182B"),  # the last four are ours, in lightness apart from those
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "<")
 INK, FAINT = "#222222", "#8a8a8a"
 
 STYLE = {
@@ -52,7 +54,7 @@ NAMES = {
     "adasufmdm_margin": "AdaSufMDM (margin)",
 }
 TASKS = {"arg": "ARG", "mul": "MUL", "sudoku": "Sudoku", "zebra": "Zebra", "custom": "custom"}
-LOOKS = dict(zip(NAMES, zip((*PALETTE, *PALETTE), (*MARKERS, *MARKERS), strict=True), strict=False))
+LOOKS = dict(zip(NAMES, zip(PALETTE, MARKERS, strict=True), strict=True))
 
 
 def split_steps(decoder: str) -> tuple[str, str]:
@@ -65,6 +67,12 @@ def name_of(decoder: str) -> str:
     """As people call it: adamdm_prob_T2 -> AdaMDM (probability), T=2."""
     base, steps = split_steps(decoder)
     return NAMES.get(base, base) + (f", T={steps}" if steps else "")
+
+
+def place_of(decoder: str) -> tuple[str, int, str]:
+    """Where it stands among others: full decoders before those of few steps, known ones in their order."""
+    base, steps = split_steps(decoder)
+    return steps, list(NAMES).index(base) if base in NAMES else len(NAMES), base
 
 
 def look_of(decoder: str) -> tuple[str, str]:
@@ -93,20 +101,3 @@ def to_bytes(figure: Figure, kind: str) -> bytes:
 def caption(figure: Figure, text: str) -> None:
     """What the figure shows, in a sentence or two below it."""
     figure.supxlabel(text, fontsize=8.5, color="#555555", x=0.01, ha="left")
-
-
-# --- figures that several share --------------------------------------------------------------------------------------
-
-Curve = Sequence[tuple[float, float]]  # (step, value)
-
-
-def draw_lines(axes: Axes, lines: Mapping[str, Sequence[tuple[float, float, float, float]]]) -> None:
-    """A line for each name through its points (x, mean, lowest, highest), with a band where there are several runs."""
-    for index, (name, points) in enumerate(lines.items()):
-        colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
-        if name in LOOKS:
-            colour, marker = LOOKS[name]
-        x, mean, low, high = zip(*points, strict=True)
-        axes.plot(x, mean, color=colour, marker=marker, label=NAMES.get(name, name), markevery=max(1, len(x) // 12))
-        if low != high:
-            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from pyarrow import fs
 
 from actors.rewards import q_values
@@ -34,6 +35,7 @@ from recor_dist.figures import (
     look_of,
     name_of,
     new_figure,
+    place_of,
     split_steps,
     styled,
     to_bytes,
@@ -341,7 +343,9 @@ def _curves_figure(config: Config, folder: fs.SubTreeFileSystem) -> Figure | Non
             "exact match": found.get("eval/val/exact_match", []),
             "tokens": found.get("eval/val/token_accuracy", []),
         },
-        "agreement with the known order (tau)": {"validation": found.get("eval/val/kendall_tau", [])},
+        "agreement with the known order (tau)": {
+            "validation": found.get("order/val/kendall_tau") or found.get("eval/val/kendall_tau", [])
+        },
         "reward": {_reward_name(config): found.get("reward/mean", [])},
         "losses": {name.removeprefix("loss/"): points for name, points in found.items() if name.startswith("loss/")},
     }
@@ -421,16 +425,18 @@ def costs_and_accuracy(runs: Sequence[Run]) -> Costs:
 def draw_costs(title: str, costs: Costs) -> Figure:
     """FLOPs an answer (logarithmic) against exact match: the mean of the runs, and the lowest and highest of them."""
     figure, (axes,) = new_figure(f"Accuracy against compute: {title}", (7.6, 4.6))
+    drawn = sorted(costs, key=lambda cost: (place_of(cost[0]), cost[1]))
+    beside = {flops: [cost for cost in drawn if cost[1] == flops] for _, flops in drawn}
     labelled = set()
-    for (decoder, flops), accuracy in sorted(costs.items(), key=lambda item: (split_steps(item[0][0])[0], item[0][1])):
-        base, steps = split_steps(decoder)
-        colour, marker = look_of(decoder)
+    for decoder, flops in drawn:
+        (base, steps), (colour, marker) = split_steps(decoder), look_of(decoder)
+        shift = 1.06 ** (beside[flops].index((decoder, flops)) - (len(beside[flops]) - 1) / 2)
+        accuracy = costs[decoder, flops]
         mean = float(np.mean(accuracy))
-        spread = [[mean - min(accuracy)], [max(accuracy) - mean]] if len(accuracy) > 1 else None
         axes.errorbar(
-            flops / 1e6,
+            flops / 1e6 * shift,
             mean,
-            yerr=spread,
+            yerr=[[mean - min(accuracy)], [max(accuracy) - mean]] if len(accuracy) > 1 else None,
             color=colour,
             marker=marker,
             markersize=8,
@@ -441,7 +447,12 @@ def draw_costs(title: str, costs: Costs) -> Figure:
         )
         labelled.add(base)
     axes.set(xscale="log", xlabel="MFLOPs an answer", ylabel="exact match, test", ylim=(-0.03, 1.03))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
     axes.margins(x=0.12)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
-    caption(figure, "Mean over the runs, whiskers from the lowest to the highest. Hollow: masked diffusion at T=2.")
+    caption(
+        figure, "Mean over the runs, whiskers from lowest to highest. Hollow: T=2. Equal costs are drawn side by side."
+    )
     return figure

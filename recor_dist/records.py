@@ -80,9 +80,12 @@ def read_folder(uri: str) -> Iterator[Run]:
     for name in found:
         place = join(uri, name) if name else uri
         try:
-            yield read_run(place)
+            run = read_run(place)
+            assert run.identity
         except (ValueError, KeyError, TypeError) as error:
             log.warning("%s: cannot be read as a run (%s: %s); left out", place, type(error).__name__, error)
+        else:
+            yield run
 
 
 def read_run(place: str) -> Run:
@@ -95,12 +98,17 @@ def read_run(place: str) -> Run:
         settings=about["settings"],
         data=about.get("data"),
         status="finished" if result else about.get("status", "unknown"),
-        decoders=result["test"].get("decoders", {}) if result else {},
+        decoders=_decoders(about["settings"], result["test"]) if result else {},
         validation=[(record["step"], record[VALIDATION]) for record in records if VALIDATION in record],
         steps=max((record["step"] for record in records), default=0),
         weights=result["weights_sha256"] if result else None,
         reproducible=about.get("reproducible", True),
     )
+
+
+def _decoders(settings: dict[str, Any], test: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Figures by decoder; before there were several, they stood by themselves."""
+    return test.get("decoders") or {settings["method.name"]: test}
 
 
 def read_metrics(out: fs.SubTreeFileSystem) -> list[dict[str, float]]:
@@ -165,7 +173,7 @@ def _from_mlflow(client: Any, found: Any) -> Run:
     return Run(
         place=f"runs:/{found.info.run_id}",
         settings=dict(found.data.params),
-        data=tags.get("data_sha256"),
+        data=tags.get("data"),
         status=found.info.status.lower(),
         decoders=decoders if finished else {},
         validation=sorted({(point.step, point.value) for point in points}),
