@@ -43,12 +43,17 @@ class Run:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """All that decides the result. A setting that this version does not know may, so it counts."""
-        unknown = {key: str(value) for key, value in self.settings.items() if key not in flatten(self.config)}
+        unknown = {k: _text(value) for k, value in self.settings.items() if k not in flatten(self.config)}
         return {**unknown, **flatten(self.config, identity_only=True), "rows": self.data}
 
     @property
     def finished(self) -> bool:
         return bool(self.decoders)
+
+
+def _text(value: Any) -> str:
+    """As MLflow has it."""
+    return "null" if value is None else str(value)
 
 
 def once(runs: Iterable[Run]) -> list[Run]:
@@ -91,14 +96,16 @@ def read_folder(uri: str) -> Iterator[Run]:
 def read_run(place: str) -> Run:
     out = open_folder(place)
     about = read_json(out, "run.json")
+    settings = about["settings"]
+    known = flatten(unflatten(settings)).keys() | about.get("identity", settings).keys()
     result = _json(out, "result.json")
     records = read_metrics(out)
     return Run(
         place=place,
-        settings=about["settings"],
+        settings={key: value for key, value in settings.items() if key in known},  # run.json tells what decides
         data=about.get("data"),
         status="finished" if result else about.get("status", "unknown"),
-        decoders=_decoders(about["settings"], result["test"]) if result else {},
+        decoders=_decoders(settings, result["test"]) if result else {},
         validation=[(record["step"], record[VALIDATION]) for record in records if VALIDATION in record],
         steps=max((record["step"] for record in records), default=0),
         weights=result["weights_sha256"] if result else None,
@@ -130,7 +137,7 @@ def _json(out: fs.SubTreeFileSystem, name: str) -> dict[str, Any] | None:
 
 def read_mlflow(uri: str) -> Iterator[Run]:
     """The runs that MLflow keeps at a tracking URI; runs of others, and parents of sweeps, are passed over."""
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # by default a server that is down costs minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # by default a server that is down costs minutes
     from mlflow import MlflowClient  # here, as it takes seconds to import
     from mlflow.exceptions import MlflowException
 
