@@ -38,7 +38,7 @@ def open_data(config: Config, task: Task) -> Dataset:
 
 
 def find_data(config: Config, task: Task) -> Dataset | None:
-    """The data set of a task, if it was prepared."""
+    """The data set of a task, where it was prepared."""
     return Dataset.open(_uri(config, task), task.spec, _remedy(config))
 
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recor_dist.config import digest
-from recor_dist.figures import MARKERS, PALETTE, caption, look_of, name_of, new_figure, place_of, styled
-from recor_dist.pictures import headline_decoder
+from recor_dist.figures import caption, look_at, look_of, name_of, new_figure, place_of, styled
+from recor_dist.methods import headline_decoder
 from recor_dist.tables import Condition, Group
 
 Lines = dict[str, list[tuple[float, float, float, float]]]  # name -> (step, mean, lowest, highest)
@@ -117,7 +117,7 @@ def draw_series(title: str, series: Series) -> Figure:
     """Left the validation accuracy over training for each value, right the test accuracy in the end."""
     figure, (left, right) = new_figure(title, (10.4, 4.2), 1, 2)
     lines = {name: spread([run.validation for run in g.runs]) for name, g in series.groups.items()}
-    looks = [(PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]) for i in range(len(lines))]
+    looks = [look_at(i) for i in range(len(lines))]
     shown = {name: points for name, points in lines.items() if points}
     _draw_lines(left, shown, [look for look, name in zip(looks, lines, strict=True) if name in shown])
     left.set_title("over training")

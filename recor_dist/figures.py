@@ -54,7 +54,6 @@ NAMES = {
     "adasufmdm_margin": "AdaSufMDM (margin)",
 }
 TASKS = {"arg": "ARG", "mul": "MUL", "sudoku": "Sudoku", "zebra": "Zebra", "custom": "custom"}
-LOOKS = dict(zip(NAMES, zip(PALETTE, MARKERS, strict=True), strict=True))
 
 
 def split_steps(decoder: str) -> tuple[str, str]:
@@ -77,7 +76,13 @@ def place_of(decoder: str) -> tuple[str, int, str]:
 
 def look_of(decoder: str) -> tuple[str, str]:
     """Colour and marker of a method, the same in every figure."""
-    return LOOKS.get(split_steps(decoder)[0], (INK, "o"))
+    return look_at(place_of(decoder)[1])
+
+
+def look_at(index: int) -> tuple[str, str]:
+    """Colour and marker of the n-th of several; a hundred are different."""
+    turn, place = divmod(index, len(PALETTE))
+    return PALETTE[place], MARKERS[(place + turn) % len(MARKERS)]
 
 
 styled = matplotlib.rc_context(STYLE)  # decorates what draws; it holds for that call alone

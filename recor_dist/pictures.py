@@ -32,6 +32,7 @@ from recor_dist.figures import (
     PALETTE,
     TASKS,
     caption,
+    look_at,
     look_of,
     name_of,
     new_figure,
@@ -43,10 +44,11 @@ from recor_dist.figures import (
 from recor_dist.files import exists, join, open_folder, read_json, write_atomically
 from recor_dist.identity import read_about
 from recor_dist.messages import Rows
-from recor_dist.methods import METHODS
+from recor_dist.methods import METHODS, headline_decoder
 from recor_dist.model import Model, filled_slots
-from recor_dist.records import Run, read_metrics, read_run
+from recor_dist.records import once, read_metrics, read_run
 from recor_dist.rng import rng
+from recor_dist.tables import CostPoint, conditions, costs, group_runs, label
 
 FOLDER = "pictures"
 ROWS = 400  # test rows that calibration looks at, at most
@@ -78,11 +80,6 @@ def _write(folder: fs.SubTreeFileSystem, out: str, name: str, figure: Figure) ->
 
 def _title(config: Config) -> str:
     return f"{TASKS[config.task.name]}, {name_of(headline_decoder(config))}, scale={config.scale}, seed={config.seed}"
-
-
-def headline_decoder(config: Config) -> str:
-    """The one that validates."""
-    return next(iter(METHODS[config.method.name].decoders(config.method)))
 
 
 # --- the order -------------------------------------------------------------------------------------------------------
@@ -370,14 +367,14 @@ def draw_curves(title: str, panels: Mapping[str, Mapping[str, Points]]) -> Figur
     size = (max(6.8, 5.0 * columns), 0.9 + 2.9 * rows)
     figure, axes = new_figure(f"Training: {title}", size, rows, columns)
     for panel, (name, lines) in zip(axes, panels.items(), strict=False):
-        for index, (label, points) in enumerate(lines.items()):
+        for index, (line, points) in enumerate(lines.items()):
             steps, values = (np.array(column) for column in zip(*points, strict=True))
             colour, often = PALETTE[index], len(points) > 100
             if often:
                 panel.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
-                panel.plot(steps, running_mean(values, len(points) // 50), color=colour, label=label)
+                panel.plot(steps, running_mean(values, len(points) // 50), color=colour, label=line)
             else:
-                panel.plot(steps, values, color=colour, marker="os"[index % 2], label=label)
+                panel.plot(steps, values, color=colour, marker="os"[index % 2], label=line)
         panel.set(title=name, xlabel="step")
         panel.margins(x=0.02)
         if name.startswith(("accuracy", "reward")) and min(v for p in lines.values() for _, v in p) >= 0:
@@ -394,65 +391,52 @@ def draw_curves(title: str, panels: Mapping[str, Mapping[str, Points]]) -> Figur
 
 
 def draw_sweep(outs: Sequence[str], folder: str) -> list[str]:
-    """FLOPs an answer against accuracy for the finished runs of a sweep, a picture for each task and scale."""
-    runs = [run for run in map(read_run, outs) if run.finished]
+    """FLOPs an answer against accuracy for the finished runs of a sweep; a picture for each scale, task and whatever
+    else but the method differs."""
+    groups = group_runs(once(map(read_run, outs)))
     place = open_folder(folder, create=True)
     written = []
-    kinds = sorted({(run.config.task.name, run.config.scale) for run in runs})
-    for task, scale in kinds:
-        chosen = [run for run in runs if (run.config.task.name, run.config.scale) == (task, scale)]
-        title = f"{TASKS[task]}, scale={scale}"
-        name = "flops_accuracy.png" if len(kinds) == 1 else f"flops_accuracy_{task}_{scale}.png"
-        write_atomically(place, name, to_bytes(draw_costs(title, costs_and_accuracy(chosen)), "png"))
+    for index, condition in enumerate(conditions(groups)):
+        chosen = [g for g in groups if g.condition == condition]
+        name = "flops_accuracy.png" if index == 0 else f"flops_accuracy_{index + 1}.png"
+        figure = draw_costs(f"{label(condition)}, scale={condition[0]}".replace("`", ""), costs(chosen))
+        write_atomically(place, name, to_bytes(figure, "png"))
         written.append(join(folder, name))
     return written
 
 
-Costs = dict[tuple[str, float], list[float]]  # (decoder, FLOPs an answer) -> accuracy of each run
-
-
-def costs_and_accuracy(runs: Sequence[Run]) -> Costs:
-    """Exact match in the test by decoder and its cost; runs that cost different amounts are not mixed."""
-    found: Costs = {}
-    for run in runs:
-        for decoder, figures in run.decoders.items():
-            if "flops" in figures:
-                found.setdefault((decoder, figures["flops"]), []).append(figures["exact_match"])
-    return found
-
-
 @styled
-def draw_costs(title: str, costs: Costs) -> Figure:
+def draw_costs(title: str, points: Sequence[CostPoint]) -> Figure:
     """FLOPs an answer (logarithmic) against exact match: the mean of the runs, and the lowest and highest of them."""
-    figure, (axes,) = new_figure(f"Accuracy against compute: {title}", (7.6, 4.6))
-    drawn = sorted(costs, key=lambda cost: (place_of(cost[0]), cost[1]))
-    beside = {flops: [cost for cost in drawn if cost[1] == flops] for _, flops in drawn}
-    labelled = set()
-    for decoder, flops in drawn:
-        (base, steps), (colour, marker) = split_steps(decoder), look_of(decoder)
-        shift = 1.06 ** (beside[flops].index((decoder, flops)) - (len(beside[flops]) - 1) / 2)
-        accuracy = costs[decoder, flops]
-        mean = float(np.mean(accuracy))
+    figure, (axes,) = new_figure(f"Accuracy against compute: {title}", (8.4, 4.6))
+    drawn = sorted(points, key=lambda point: (place_of(point.decoder), point.settings, point.flops))
+    names = list(dict.fromkeys((point.name, split_steps(point.decoder)[0]) for point in drawn))
+    # A method has its own colour, unless several settings of it are to be told apart.
+    several = len({base for _, base in names}) < len(names)
+    looks = {name: look_at(i) if several else look_of(base) for i, (name, base) in enumerate(names)}
+    beside = {point.flops: [other for other in drawn if other.flops == point.flops] for point in drawn}
+    for point in drawn:
+        colour, marker = looks[point.name]
+        shift = 1.06 ** (beside[point.flops].index(point) - (len(beside[point.flops]) - 1) / 2)
+        low, mean, high = min(point.accuracy), float(np.mean(point.accuracy)), max(point.accuracy)
         axes.errorbar(
-            flops / 1e6 * shift,
+            point.flops / 1e6 * shift,
             mean,
-            yerr=[[mean - min(accuracy)], [max(accuracy) - mean]] if len(accuracy) > 1 else None,
+            yerr=[[mean - low], [high - mean]] if len(point.accuracy) > 1 else None,
             color=colour,
             marker=marker,
             markersize=8,
-            markerfacecolor="white" if steps else colour,
+            markerfacecolor="white" if split_steps(point.decoder)[1] else colour,
             linestyle="none",
             capsize=3,
-            label=None if base in labelled else name_of(base),
+            label=point.name if point is next(other for other in drawn if other.name == point.name) else None,
         )
-        labelled.add(base)
     axes.set(xscale="log", xlabel="MFLOPs an answer", ylabel="exact match, test", ylim=(-0.03, 1.03))
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.margins(x=0.12)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
-    caption(
-        figure, "Mean over the runs, whiskers from lowest to highest. Hollow: T=2. Equal costs are drawn side by side."
-    )
+    few = " Hollow: T=2." if any(split_steps(point.decoder)[1] for point in drawn) else ""
+    caption(figure, f"Mean over seeds, whiskers from lowest to highest.{few} Equal costs are drawn side by side.")
     return figure

@@ -18,7 +18,7 @@ from recor_dist.config import Mistake, nearest
 from recor_dist.curves import ABLATIONS, draw_series, draw_training, find_series, training_lines
 from recor_dist.figures import to_bytes
 from recor_dist.page import to_page
-from recor_dist.pictures import costs_and_accuracy, draw_costs
+from recor_dist.pictures import draw_costs
 from recor_dist.progress import set_up_logging
 from recor_dist.records import Run, once, read_folder, read_mlflow
 from recor_dist.tables import (
@@ -27,13 +27,14 @@ from recor_dist.tables import (
     cell,
     compute_table,
     conditions,
+    costs,
     group_runs,
     label,
     main_table,
     other_table,
     run_table,
     table,
-    usual_runs,
+    usual,
 )
 
 log = logging.getLogger(__name__)
@@ -95,10 +96,10 @@ def _write_compute(report: Report, groups: Sequence[Group]) -> None:
         title = f"{label(condition)}, `scale={condition[0]}`"
         if lines := compute_table(groups, condition):
             report.lines += [f"### {title}", "", *lines]
-            costs = costs_and_accuracy(usual_runs(groups, condition))
+            points = costs(usual(groups, condition))
             plain = title.replace("`", "")
-            if len(costs) > 1:
-                report.figure(f"compute {plain}", f"Accuracy against FLOPs, {plain}", draw_costs(plain, costs))
+            if len(points) > 1:
+                report.figure(f"compute {plain}", f"Accuracy against FLOPs, {plain}", draw_costs(plain, points))
 
 
 def _write_training(report: Report, groups: Sequence[Group]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from recor_dist.command import compose
 from recor_dist.config import digest, flatten
 from recor_dist.figures import NAMES, TASKS, name_of, place_of, split_steps
-from recor_dist.pictures import costs_and_accuracy, headline_decoder
+from recor_dist.methods import headline_decoder
 from recor_dist.records import Run
 
 # Exact match as the paper prints it, from its tables; without a deviation where it quotes others.
@@ -158,15 +158,40 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
     return ["| " + " | ".join(entry.replace("|", "\\|") for entry in line) + " |" for line in lines] + [""]
 
 
-def usual_runs(groups: Iterable[Group], condition: Condition) -> list[Run]:
-    """The runs under a condition whose method has the default settings."""
-    return [run for g in groups if g.condition == condition and not g.own for run in g.runs]
+def usual(groups: Iterable[Group], condition: Condition) -> list[Group]:
+    """The groups under a condition whose method has the default settings."""
+    return [g for g in groups if g.condition == condition and not g.own]
 
 
 def find(groups: Iterable[Group], condition: Condition, decoder: str) -> list[float]:
     """Exact match of those of them that have this decoder."""
-    runs = usual_runs(groups, condition)
-    return [run.decoders[decoder]["exact_match"] for run in runs if decoder in run.decoders]
+    return [value for g in usual(groups, condition) for value in g.accuracy(decoder)]
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """What an answer of some runs costs, and how good it is."""
+
+    decoder: str
+    settings: tuple[str, ...]  # of the method, that differ from the default
+    flops: float
+    passes: float | None
+    accuracy: list[float]
+
+    @property
+    def name(self) -> str:
+        """Without the steps of its decoder."""
+        return ", ".join([name_of(split_steps(self.decoder)[0]), *self.settings])
+
+
+def costs(groups: Iterable[Group]) -> list[CostPoint]:
+    """A point for each decoder of each group of which the cost is known."""
+    return [
+        CostPoint(decoder, g.own, figures["flops"], figures.get("forward_passes"), g.accuracy(decoder))
+        for g in groups
+        for decoder, figures in g.runs[0].decoders.items()
+        if "flops" in figures
+    ]
 
 
 def conditions(groups: Iterable[Group]) -> list[Condition]:
@@ -210,20 +235,18 @@ def _aside(figure: str) -> str:
 
 def compute_table(groups: Sequence[Group], condition: Condition) -> list[str]:
     """Every decoder, cheapest first, with what an answer costs and how much of that ReCOR's costs."""
-    runs = usual_runs(groups, condition)
-    found = costs_and_accuracy(runs)
-    recor = [flops for decoder, flops in found if decoder == "recor"]
-    passes = {d: figures.get("forward_passes") for run in runs for d, figures in run.decoders.items()}
+    points = costs(usual(groups, condition))
+    recor = [point.flops for point in points if point.decoder == "recor"]
     rows = [
         [
-            name_of(decoder),
-            f"{passes[decoder]:.0f}" if passes[decoder] else "",
-            f"{flops / 1e6:,.2f}",
-            f"{flops / recor[0]:.2f}" if recor else "–",
-            cell(values),
-            _aside(paper_figure(condition[1], decoder)),
+            name_of(point.decoder),
+            f"{point.passes:.0f}" if point.passes else "",
+            f"{point.flops / 1e6:,.2f}",
+            f"{point.flops / recor[0]:.2f}" if recor else "–",
+            cell(point.accuracy),
+            _aside(paper_figure(condition[1], point.decoder)),
         ]
-        for (decoder, flops), values in sorted(found.items(), key=lambda item: (item[0][1], item[0][0]))
+        for point in sorted(points, key=lambda point: (point.flops, place_of(point.decoder)))
     ]
     head = ["", "passes", "MFLOPs an answer", "times ReCOR", "exact match", "the paper"]
     remark = [] if recor else ["What an answer of ReCOR costs is not recorded here.", ""]

@@ -20,7 +20,7 @@ from recor_dist.loop import train
 from recor_dist.page import to_page
 from recor_dist.records import Run, once, read_folder, read_run
 from recor_dist.report import main, read_words, write
-from recor_dist.tables import PAPER, cell, compute_table, conditions, differences, find, group_runs, paper_figure
+from recor_dist.tables import PAPER, cell, compute_table, conditions, costs, differences, find, group_runs, paper_figure
 
 
 def made_up(*words: str, accuracy: float | None = 0.5, **more: Any) -> Run:
@@ -208,6 +208,19 @@ def test_equal_compute_is_told_against_recor() -> None:
     without = compute_table(group_runs([made_up("method=clm")]), conditions(groups)[0])
     assert rows_of(without)["CLM"][2] == "–"
     assert "What an answer of ReCOR costs is not recorded here." in without
+
+
+def test_costs_of_other_settings_are_points_of_their_own() -> None:
+    words = [["seed=0"], ["seed=1"], ["method.eta=0.5"], ["method.order_queries=2"]]
+    runs = [made_up(*line, accuracy=i / 10) for i, line in enumerate(words)]
+    found = {point.name: (point.flops, point.accuracy) for point in costs(group_runs(runs))}
+    assert found == {
+        "ReCOR": (2000.0, [0.0, 0.1]),
+        "ReCOR, method.eta=0.5": (2000.0, [0.2]),
+        "ReCOR, method.order_queries=2": (4000.0, [0.3]),
+    }
+    unknown = replace(runs[0], decoders={"recor": {"exact_match": 1.0}})
+    assert costs(group_runs([unknown])) == []
 
 
 # --- curves and ablations --------------------------------------------------------------------------------------------
