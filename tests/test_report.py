@@ -235,6 +235,9 @@ def test_curves_of_several_seeds_are_joined_where_all_have_points() -> None:
     lines = training_lines(groups, conditions(groups)[0])
     assert lines["recor"] == [(10, 0.1, 0.1, 0.1), (18, pytest.approx(0.6), 0.5, 0.7)]
     assert list(lines) == ["recor", "adamdm_prob"], "under the decoder that validates"
+    begun = group_runs([made_up("seed=2", accuracy=None), made_up("method=clm", accuracy=None), made_up()])
+    assert list(training_lines(begun, conditions(begun)[0])) == ["recor"], "an unfinished run has no curve"
+    assert [len(g.runs) for g in begun] == [1]
 
 
 def test_ablations_are_found_among_the_runs() -> None:
