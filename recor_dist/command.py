@@ -30,6 +30,7 @@ from recor_dist.files import exists, open_folder, read_json
 
 CONF = Path(__file__).parent / "conf"
 GROUPS = ("task", "method", "scale")
+SWEEP = "sweep"  # the group of prepared sweeps: `+sweep=NAME` runs one
 
 
 def auto_scale() -> str:
@@ -65,6 +66,7 @@ def _help_text() -> str:
         "",
         "Groups, one choice of each:",
         *(f"    {group:<29}{' | '.join(_options(group))}" for group in GROUPS),
+        f"    {'+' + SWEEP:<29}{' | '.join(_options(SWEEP))}    (optional: the paper's ablations, a run each)",
         "",
         "Settings, with the defaults of the schema; a scale sets its own (--cfg job shows the outcome):",
         "",
@@ -110,6 +112,16 @@ def _bind(words: list[str]) -> None:
     OmegaConf.register_new_resolver("concrete_scale", concrete, replace=True)
     # The same sweep goes on in the same folder, as a run does.
     OmegaConf.register_new_resolver("sweep_folder", lambda: f"runs/sweep-{digest(sorted(words))[:8]}", replace=True)
+
+
+def _fitting(*counts: int, _root_: DictConfig) -> int | str:
+    """Of some numbers of slots to ask for, those that an answer of the task has, as a sweep; the task's own if none."""
+    M = OmegaConf.to_object(_root_.task).slots()  # type: ignore[union-attr]
+    fit = [count for count in counts if M is None or count <= M] or [M]
+    return fit[0] if len(counts) == 1 else ",".join(map(str, fit))
+
+
+OmegaConf.register_new_resolver("fitting", _fitting, replace=True)
 
 
 def compose(words: list[str]) -> Config:
@@ -220,6 +232,11 @@ def _check_words(words: list[str]) -> None:
         key = override.key_or_group
         if override.is_delete():
             raise Mistake(f"{word}: settings cannot be taken away; write {key}=value")
+        if key == SWEEP and (not override.is_add() or override.value() not in _options(SWEEP)):
+            asked, options = override.get_value_element_as_str(), _options(SWEEP)
+            raise Mistake(f"{word}: write +{SWEEP}=NAME; allowed: {', '.join(options)}{nearest(asked, options)}")
+        if key == "method" and word != "method=recor" and any(other.startswith(f"+{SWEEP}=") for other in words):
+            raise Mistake(f"{word}: the prepared sweeps are about method=recor; leave out this or +{SWEEP}")
         if key in GROUPS and not override.is_sweep_override() and override.value() not in _options(key):
             asked, options = override.get_value_element_as_str(), _options(key)
             raise Mistake(f"{key}={asked}: allowed: {', '.join(options)}{nearest(asked, options)}")
@@ -235,7 +252,7 @@ def _explain(error: Exception, words: list[str]) -> str:
         return _one_line(error)
     for override in overrides:
         key = override.key_or_group
-        if key.startswith("hydra"):
+        if key.startswith(("hydra", SWEEP)):
             continue
         if "--multirun" not in sys.argv and override.is_sweep_override():
             return f"{override.input_line}: several values make a sweep; put --multirun before them all"

@@ -11,12 +11,12 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from typing import Any
 
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
 
 
 class Mistake(ValueError):
@@ -390,6 +390,20 @@ def flatten(config: Any, *, identity_only: bool = False, prefix: str = "") -> di
         elif not (identity_only and f.metadata["placement"]):
             flat[f"{prefix}{f.name}"] = value
     return flat
+
+
+def unflatten(settings: Mapping[str, Any]) -> Config:
+    """The configuration that has this flat view, whose values may be text. What is not named keeps its default; names
+    that no setting has (any more) are left out."""
+    choices = {group: named[settings[f"{group}.name"]]() for group, named in SCHEMAS.items()}
+    config = Config(**choices)
+    raw = OmegaConf.structured(config)
+    for key in flatten(config).keys() & settings.keys():
+        value = settings[key]
+        OmegaConf.update(raw, key, None if value in ("None", "null") else value)
+    restored = OmegaConf.to_object(raw)
+    assert isinstance(restored, Config)
+    return restored
 
 
 def digest(content: Any) -> str:

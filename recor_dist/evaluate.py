@@ -72,3 +72,8 @@ def summarise_by_decoder(sums: Mapping[str, EvalSums], costs: Mapping[str, Cost]
     """The headline figures, and under `decoders` those of each one with what an answer costs."""
     decoders = {name: summarise(part) | asdict(costs[name]) for name, part in sums.items()}
     return summarise(headline(sums)) | {"decoders": decoders}
+
+
+def orders_by_decoder(sums: Mapping[str, EvalSums]) -> dict[str, Any]:
+    """In which order answers were written: fills[slot][step - 1] of `rows` answers filled this slot at this step."""
+    return {name: {"rows": part.rows, "fills": part.fills.tolist()} for name, part in sums.items()}

@@ -36,7 +36,7 @@ from recor_dist import checkpoint
 from recor_dist.config import Config, Mistake, total_steps
 from recor_dist.cost import costs_of
 from recor_dist.device import fingerprint, resolve_device, set_up_torch
-from recor_dist.evaluate import summarise_by_decoder
+from recor_dist.evaluate import orders_by_decoder, summarise_by_decoder
 from recor_dist.events import Checkpoint, Stepped, splits_due
 from recor_dist.files import exclusive, open_folder, read_json, write_json
 from recor_dist.identity import (
@@ -184,6 +184,8 @@ def _train(
                 display.evaluated(event.split, figures)
                 if event.version == steps:
                     final[event.split] = figures
+                    if event.split == "test":
+                        write_json(out, "orders.json", orders_by_decoder(event.sums))
     if stopping and len(final) < 2:
         raise Stopped(stopping[0], saved.step)
     result = {

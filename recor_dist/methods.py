@@ -68,6 +68,11 @@ METHODS = {
 }
 
 
+def headline_decoder(config: Config) -> str:
+    """The one that validates and gives the headline figures."""
+    return next(iter(METHODS[config.method.name].decoders(config.method)))
+
+
 def lay_out(config: Config, shape: Shape) -> Model:
     """The model of a run, in this machine's memory."""
     return Model(config.model, shape, getattr(config.method, "order_queries", 0))
