@@ -34,7 +34,12 @@ Run = Callable[[list[Job]], Iterable[Made]]  # calls make_shard on every job, so
 
 def open_data(config: Config, task: Task) -> Dataset:
     """The data set of a task, prepared on first use. Its shards are verified as they are read."""
-    return Dataset.open(_uri(config, task), task.spec, _remedy(config)) or prepare(config, task)
+    return find_data(config, task) or prepare(config, task)
+
+
+def find_data(config: Config, task: Task) -> Dataset | None:
+    """The data set of a task, where it was prepared."""
+    return Dataset.open(_uri(config, task), task.spec, _remedy(config))
 
 
 def prepare(config: Config, task: Task, run: Run | None = None) -> Dataset:
