@@ -44,8 +44,8 @@ ABOUT = [
     "  python -m recor_dist.solve model=runs/sudoku-... prompt=.3.4..2.1...4...",
     "  python -m recor_dist.solve model=runs:/RUN_ID/model input=puzzles.txt output=answers.jsonl",
     "",
-    "Tokens longer than a character are written with spaces between them, or as a JSON list. Files have a prompt a line",
-    "(.txt) or a column `prompt` (.jsonl, .parquet); where they have a column `response`, the accuracy is told.",
+    "Tokens longer than a character are written with spaces between them, or as a JSON list. Files have a prompt a",
+    "line (.txt) or a column `prompt` (.jsonl, .parquet); where they have a column `response`, the accuracy is told.",
 ]
 
 
