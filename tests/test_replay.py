@@ -174,6 +174,7 @@ def test_the_command_says_where_the_page_is(trained: Callable[..., Path], tmp_pa
 def test_what_is_wrong_with_the_words_is_told_in_a_line(
     words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
+    monkeypatch.setattr("recor_dist.replay.set_up_logging", lambda: None)  # it is for a process of its own
     monkeypatch.setattr(sys, "argv", ["replay", *words])
     with pytest.raises(SystemExit) as ended:
         plain_command(ReplayConfig, main, ABOUT)
