@@ -120,28 +120,38 @@ SENTENCES = {
 }
 
 
-def show(prompt: np.ndarray, response: np.ndarray, order: np.ndarray, wide: int) -> str:
-    """The clues, the table of houses, and the step at which each cell was filled. `wide`: houses that fit the table.
+def sentences(clues: list[tuple[int, list[tuple[int, int]]]]) -> list[str]:
+    """Clues in words. Values of attribute A are called a0, a1 ..., of B b0, b1 ...; houses are counted from 1."""
+    return [SENTENCES[KINDS[kind]].format(*(name(row, value) for row, value in entities)) for kind, entities in clues]
 
-    Values of the attributes A, B, C ... are called a0, a1 ..., b0, b1 ...; houses are counted from 1.
-    """
-    lines = []
+
+def name(row: int, value: int) -> str:
+    """What an entity is called."""
+    return f"house {value + 1}" if row == 0 else f"{letter(row).lower()}{value}"
+
+
+def letter(row: int) -> str:
+    """What the attribute of a row of the table is called."""
+    return "ABCDEF"[row - 1]
+
+
+def size(clues: list[tuple[int, list[tuple[int, int]]]]) -> tuple[int, int]:
+    """How many houses and attributes clues tell of."""
+    entities = [entity for _, entities in clues for entity in entities]
+    return 1 + max(value for _, value in entities), max(row for row, _ in entities)
+
+
+def show(prompt: np.ndarray, response: np.ndarray, order: np.ndarray, wide: int) -> str:
+    """The clues, the table of houses, and the step at which each cell was filled. `wide`: houses that fit the table."""
     clues = parse([TOKENS[token] for token in prompt if token != PADDING])
-    for kind, entities in clues:
-        named = ["house " + str(v + 1) if row == 0 else f"{_letter(row).lower()}{v}" for row, v in entities]
-        lines.append(f"  {len(lines) + 1:2}. " + SENTENCES[KINDS[kind]].format(*named))
+    lines = [f"  {number:2}. {sentence}" for number, sentence in enumerate(sentences(clues), start=1)]
     table = response.reshape(-1, wide)
-    n = 1 + max(value for _, entities in clues for _, value in entities)
-    m = max(row for _, entities in clues for row, _ in entities)
+    n, m = size(clues)
     deduced = [slot for slot in order if slot >= wide and slot // wide <= m and slot % wide < n]
     steps = {slot: step for step, slot in enumerate(deduced, start=1)}
     lines += ["", "  house " + "".join(f"{house + 1:>4}" for house in range(n)) + "      step" + "    " * (n - 1)]
     for row in range(1, m + 1):
-        values = "".join(f"{_letter(row).lower() + TOKENS[v] if v < 6 else '?':>4}" for v in table[row, :n])
+        values = "".join(f"{name(row, v) if v < 6 else '?':>4}" for v in table[row, :n])
         filled = "".join(f"{steps[row * wide + house]:>4}" for house in range(n))
-        lines.append(f"  {_letter(row):<6}{values}      {filled}")
+        lines.append(f"  {letter(row):<6}{values}      {filled}")
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _letter(row: int) -> str:
-    return "ABCDEF"[row - 1]

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -25,12 +25,13 @@ from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recor_dist.config import SCHEMAS, Config, Mistake, digest, flatten, nearest, validate
+from recor_dist.config import SCHEMAS, Config, Mistake, check_ranges, digest, flatten, nearest, validate
 from recor_dist.files import exists, open_folder, read_json
 
 CONF = Path(__file__).parent / "conf"
 GROUPS = ("task", "method", "scale")
 SWEEP = "sweep"  # the group of prepared sweeps: `+sweep=NAME` runs one
+Plain = TypeVar("Plain")
 
 
 def auto_scale() -> str:
@@ -63,6 +64,8 @@ def _help_text() -> str:
         "",
         "  python -m recor_dist.run task=arg method=recor scale=laptop seed=0    train, go on, or show the result",
         "  python -m data.prepare task=arg scale=laptop                          make or repair its data",
+        "  python -m recor_dist.replay out=runs/...                              a page that plays its test answers",
+        "  python -m recor_dist.solve model=runs/... prompt=...                  a trained model answers",
         "",
         "Groups, one choice of each:",
         *(f"    {group:<29}{' | '.join(_options(group))}" for group in GROUPS),
@@ -80,13 +83,18 @@ def _help_text() -> str:
         prefix = title.split(" ")[0]
         if title:
             lines += ["", f"  {title}"]
-        for f in fields(schema):
-            if "about" in f.metadata and f.name != "name":
-                default = "" if f.default is MISSING else f"[{json.dumps(f.default).strip(chr(34))}] "
-                choices = f" ({' | '.join(f.metadata['choices'])})" if len(f.metadata["choices"] or ()) > 1 else ""
-                key = f"{prefix}.{f.name}" if prefix else f.name
-                lines.append(f"    {key:<29}{default}{f.metadata['about']}{choices}")
+        lines += _settings(schema, prefix)
     return "\n".join([*lines, "", "Hydra's own options: --cfg job, --multirun, --hydra-help."])
+
+
+def _settings(schema: type, prefix: str) -> Iterator[str]:
+    """A line for each setting: its name, default, sentence and choices."""
+    for f in fields(schema):
+        if "about" in f.metadata and f.name != "name":
+            default = "" if f.default is MISSING else f"[{json.dumps(f.default).strip(chr(34))}] "
+            choices = f" ({' | '.join(f.metadata['choices'])})" if len(f.metadata["choices"] or ()) > 1 else ""
+            key = f"{prefix}.{f.name}" if prefix else f.name
+            yield f"    {key:<29}{default}{f.metadata['about']}{choices}"
 
 
 def _register() -> None:
@@ -212,6 +220,53 @@ def command(main: Callable[[Config], None], end_sweep: Callable[[str], None] = l
     if any(codes):
         print(f"error: {sum(map(bool, codes))} of {len(codes)} settings failed; see above", file=sys.stderr)
     sys.exit(1 if 1 in codes else max(codes, default=0))
+
+
+# --- commands that do not train --------------------------------------------------------------------------------------
+
+
+def plain_command(schema: type[Plain], main: Callable[[Plain], None], about: list[str]) -> NoReturn:
+    """Runs `main` on the settings of the command line, for a command with a few of its own. `about` heads its help.
+
+    A value is taken as it is written, up to the end of the word: prompts are full of signs that Hydra's grammar reads.
+    """
+    words = sys.argv[1:]
+    if {"--help", "-h"} & set(words):
+        print("\n".join([*about, "", "Settings:", "", *_settings(schema, "")]))
+        sys.exit(0)
+    try:
+        main(read_words(schema, words))
+    except Mistake as mistake:
+        _refuse(str(mistake))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    sys.exit(0)
+
+
+def read_words(schema: type[Plain], words: list[str]) -> Plain:
+    """Settings from `key=value` words, with the type and range that the schema gives them."""
+    types = get_type_hints(schema)
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if key not in types:
+            raise Mistake(f"{key}: no such setting; allowed: {', '.join(types)}{nearest(key, types)}")
+        if not equals:
+            raise Mistake(f"{word}: not a setting; write {key}=value")
+        kind = next(t for t in (get_args(types[key]) or (types[key],)) if t is not type(None))
+        try:
+            values[key] = kind(text)
+        except ValueError:
+            raise Mistake(f"{word}: must be {_type_in_words(kind())}") from None
+    missing = [f.name for f in fields(schema) if f.default is MISSING and f.name not in values]
+    if missing:
+        raise Mistake(f"{missing[0]}: is needed; write {missing[0]}=... (--help tells more)")
+    config = schema(**values)
+    check_ranges(config)
+    return config
 
 
 def _refuse(message: str, *, end: bool = True) -> None:

@@ -416,7 +416,7 @@ def digest(content: Any) -> str:
 
 def validate(config: Config) -> None:
     """Raises Mistake for a value out of range or a combination that cannot be."""
-    _check_ranges(config)
+    check_ranges(config)
     if config.model.width % config.model.heads:
         raise Mistake(
             f"model.heads={config.model.heads}: must divide model.width={config.model.width}; "
@@ -482,11 +482,12 @@ def check_order(config: Config, known: bool) -> None:
         )
 
 
-def _check_ranges(config: Any, prefix: str = "") -> None:
+def check_ranges(config: Any, prefix: str = "") -> None:
+    """Raises Mistake for a value that its setting does not allow."""
     for f in fields(config):
         key, value = f"{prefix}{f.name}", getattr(config, f.name)
         if is_dataclass(value):
-            _check_ranges(value, f"{key}.")
+            check_ranges(value, f"{key}.")
             continue
         choices, limits = f.metadata["choices"], f.metadata["limits"]
         met = {

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from recor_dist.command import compose
 from recor_dist.config import Config, ModelConfig
 from recor_dist.device import set_up_torch
+from recor_dist.loop import train
 from recor_dist.messages import Rows, Shape
 from recor_dist.model import Model
 
@@ -69,3 +71,17 @@ def small_model(order_queries: int = 0, N: int = 3, M: int = 4, V: int = 5, seed
 def random_rows(count: int, N: int = 3, M: int = 4, V: int = 5, seed: int = 0) -> Rows:
     random = np.random.default_rng(seed)
     return Rows(random.integers(0, V, (count, N)).astype(np.uint8), random.integers(0, V, (count, M)).astype(np.uint8))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Trains a run of a few seconds, once for all tests that ask with the same words; returns its folder."""
+
+    @cache
+    def make(*words: str) -> Path:
+        folder = tmp_path_factory.mktemp("trained")
+        places = [f"data.dir={folder}/shards", f"out={folder}/out"]
+        train(compose(["scale=smoke", "engine=local", *places, *words]))
+        return folder / "out"
+
+    return make

@@ -21,7 +21,7 @@ def test_the_packages_are_this_projects_in_any_folder(tmp_path: Path) -> None:
 def test_pyproject_lists_the_packages_one_by_one_and_ships_the_configuration() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["setuptools"]["packages"] == list(PACKAGES)
-    assert project["tool"]["setuptools"]["package-data"] == {"recor_dist": ["conf/**/*.yaml"]}
+    assert project["tool"]["setuptools"]["package-data"] == {"recor_dist": ["conf/**/*.yaml", "pages/*.html"]}
 
 
 def test_constraints_pin_every_dependency_exactly() -> None:

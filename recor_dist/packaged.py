@@ -1,0 +1,138 @@
+"""A trained model as an MLflow model: weights as safetensors, the code that answers with them, and nothing pickled.
+
+    MLmodel, requirements.txt ...    what MLflow wants to know: signature, requirements, `recor_dist.packaged` as loader
+    data/solver/model.safetensors    the weights by name
+    data/solver/about.json           settings, shape and vocabulary
+    code/                            our four packages, so that it answers where they are not installed
+
+Prompts go in as text, in a column `prompt`; prompts.py tells how they are written. For each there is
+    response     the answer, as text
+    order        its slots, from 0, in the order in which they were filled
+    steps        of each slot: the step, from 1, at which it was filled; masked diffusion fills several in one
+    confidences  of each slot: what the model gave its token when it wrote it
+The parameter `decoder` chooses among the decoders of the method, `about.json`'s `decoders`.
+"""
+
+import json
+import shutil
+import tempfile
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlflow.pyfunc
+import pandas as pd
+import safetensors.numpy
+from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from pyarrow import fs
+
+from recor_dist.config import Mistake
+from recor_dist.files import exists, open_folder
+from recor_dist.identity import read_about
+from recor_dist.prompts import decode
+from recor_dist.solver import Solver, load_solver
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("recor_dist", "actors", "learner", "data")
+REQUIREMENTS = ("mlflow", "torch", "numpy", "pyarrow", "omegaconf", "safetensors", "numba")
+FOLDER = "solver"
+AT_A_TIME = 256  # prompts of a request that are answered together
+
+
+def save_model(out: str, folder: str) -> None:
+    """Packages the newest weights of the run in `out` as an MLflow model in `folder`, in place of a model there."""
+    place = open_folder(folder)
+    if place.get_file_info(fs.FileSelector("", allow_not_found=True)) and not exists(place, "MLmodel"):
+        raise Mistake(f"{folder}: holds something that is no MLflow model; choose another folder")
+    solver = load_solver(out)
+    run = read_about(open_folder(out))
+    assert run is not None
+    groups = ("task", "method", "model", "seed")  # what answering takes; paths stay at home
+    about = {
+        "settings": {key: value for key, value in run["settings"].items() if key.split(".")[0] in groups},
+        "shape": run["shape"],
+        "vocabulary": run["vocabulary"],
+        "decoders": list(solver.decoders),
+    }
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*input example was not provided")  # the signature is told, not guessed
+        data, made = Path(scratch, FOLDER), Path(scratch, "model")
+        data.mkdir()
+        weights = solver.model.named_weights(solver.model.weights())
+        safetensors.numpy.save_file({name: value.copy() for name, value in weights.items()}, data / "model.safetensors")
+        (data / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+        mlflow.pyfunc.save_model(
+            str(made),
+            loader_module="recor_dist.packaged",
+            data_path=str(data),
+            code_paths=[str(_sources(package, Path(scratch))) for package in PACKAGES],
+            signature=_signature(solver),
+            pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in REQUIREMENTS],
+            metadata={key: about["settings"][f"{key}.name"] for key in ("task", "method")},
+        )
+        place.base_fs.delete_dir_contents(place.base_path, missing_dir_ok=True)
+        place.base_fs.create_dir(place.base_path)
+        fs.copy_files(str(made), place.base_path, fs.LocalFileSystem(), place.base_fs)
+
+
+def _sources(package: str, scratch: Path) -> Path:
+    """A copy of a package without what Python and numba compiled beside it."""
+    return shutil.copytree(ROOT / package, scratch / package, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _signature(solver: Solver) -> ModelSignature:
+    outputs = {
+        "response": DataType.string,
+        "order": Array(DataType.long),
+        "steps": Array(DataType.long),
+        "confidences": Array(DataType.double),
+    }
+    return ModelSignature(
+        inputs=Schema([ColSpec(DataType.string, "prompt")]),
+        outputs=Schema([ColSpec(kind, name) for name, kind in outputs.items()]),
+        params=ParamSchema([ParamSpec("decoder", DataType.string, solver.choose(None))]),
+    )
+
+
+def load_packaged(folder: str) -> Solver:
+    """The solver in an MLflow model folder that `save_model` made."""
+    data = Path(folder, "data", FOLDER)
+    if not (data / "about.json").exists():
+        raise Mistake(f"{folder}: is no model that recor_dist packaged")
+    return _load(data)
+
+
+def _load(data: Path) -> Solver:
+    about = json.loads((data / "about.json").read_text())
+    return Solver.of_weights(about, safetensors.numpy.load_file(data / "model.safetensors"))
+
+
+def _load_pyfunc(path: str) -> "PackagedModel":
+    """What MLflow calls to load the model."""
+    return PackagedModel(_load(Path(path)))
+
+
+class PackagedModel:
+    """What `mlflow.pyfunc.load_model` wraps and `mlflow models serve` serves."""
+
+    def __init__(self, solver: Solver) -> None:
+        self.solver = solver
+
+    def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """Answers in the order of the prompts. What is wrong with a prompt is told with its row, counted from 1."""
+        try:
+            decoder = self.solver.choose((params or {}).get("decoder"))
+            texts = list(model_input["prompt"].explode())  # MLflow makes one row of {"prompt": ["...", "..."]}
+            prompts = self.solver.encode(texts, lambda index: f"the prompt in row {index + 1}")
+        except Mistake as mistake:
+            raise MlflowException.invalid_parameter_value(str(mistake)) from None  # the server answers 400 with it
+        answers: dict[str, list] = {"response": [], "order": [], "steps": [], "confidences": []}
+        for generation in self.solver.answer_all(prompts, decoder, AT_A_TIME):
+            answers["response"] += [decode(self.solver.vocabulary, row) for row in generation.responses]
+            answers["order"] += generation.orders.tolist()
+            answers["steps"] += generation.steps.tolist()
+            answers["confidences"] += generation.confidences.astype(float).tolist()
+        return pd.DataFrame(answers)
