@@ -1,7 +1,7 @@
-"""`python -m recor_dist.cluster head=HOST [workers=HOST,HOST] [user=NAME] [key=FILE]`: cluster.yaml for hosts of your own.
+"""`python -m recor_dist.cluster head=HOST [workers=HOST,HOST] [user=NAME] [key=FILE]`: cluster.yaml for your own hosts.
 
-Prints what `ray up` needs: cluster.yaml with AWS taken out and your hosts put in; everything else is that file's. Without
-workers it is a cluster of one machine.
+Prints what `ray up` needs: cluster.yaml with AWS taken out and your hosts put in; everything else is as it is there.
+Without workers it is a cluster of one machine.
 """
 
 import getpass

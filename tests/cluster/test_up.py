@@ -2,8 +2,8 @@
 
 They share a network in which there is nothing but loopback: 127.0.0.1 is the head, 127.0.0.2 the worker, each with an
 sshd on port 22. The file is cluster.yaml as `python -m recor_dist.cluster` derives it for hosts, unchanged; so are its
-setup and start commands, only that pip finds the packages in this environment instead of in an index. Nothing of this can
-reach the Ray, the ports or the home of anybody else here.
+setup and start commands, only that pip finds the packages in this environment instead of in an index. Nothing of this
+can reach the Ray, the ports or the home of anybody else here.
 """
 
 import importlib.util
