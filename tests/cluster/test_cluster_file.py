@@ -43,7 +43,10 @@ def derived(*words: str) -> subprocess.CompletedProcess:
 
 
 def test_ray_accepts_the_file_and_a_misspelt_key_is_refused(cluster: dict[str, Any]) -> None:
-    validate_config(prepare_config(cluster))
+    prepared = prepare_config(cluster)
+    validate_config(prepared)
+    for setup in ("head_setup_commands", "worker_setup_commands"):
+        assert prepared[setup] == cluster["setup_commands"], "nothing of Ray's defaults comes in between"
     with pytest.raises(Exception, match="max_worker"):
         validate_config({**prepare_config(cluster), "max_worker": 1})
 
