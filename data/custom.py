@@ -20,7 +20,7 @@ from pyarrow import fs
 from data.splits import SPLITS, split_of
 from data.vocab import PAD, Vocabulary
 from recor_dist.config import CustomConfig, Mistake
-from recor_dist.files import open_folder
+from recor_dist.files import open_folder, split_name
 from recor_dist.messages import Rows
 
 ENDINGS = (".parquet", ".jsonl")
@@ -100,8 +100,8 @@ class _File:
 
 def _files(path: str) -> dict[str, _File]:
     """The file of each split, or one file under `train`."""
-    parent, _, name = path.rstrip("/").rpartition("/")
-    beside = open_folder(parent or ("/" if path.startswith("/") else "."))
+    parent, name = split_name(path)
+    beside = open_folder(parent)
     kind = beside.get_file_info(name).type
     if kind == fs.FileType.NotFound:
         raise Mistake(f"data.source: {path} does not exist")

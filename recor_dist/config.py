@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
@@ -33,10 +34,14 @@ def setting(
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
     placement: bool = False,
+    newer: bool = False,
 ) -> Any:
-    """A dataclass field that carries its own sentence and range."""
+    """A dataclass field that carries its own sentence and range.
+
+    `newer`: at its default it is left out of a run's identity, so that runs begun before it existed keep theirs.
+    """
     limits = {"at least": at_least, "at most": at_most, "above": above, "below": below}
-    metadata = {"about": about, "limits": limits, "choices": choices, "placement": placement}
+    metadata = {"about": about, "limits": limits, "choices": choices, "placement": placement, "newer": newer}
     return field(default=default, metadata=metadata)
 
 
@@ -249,6 +254,10 @@ class ActorsConfig:
     )
 
 
+# What `ray job stop` waits before it kills. The head's environment may say otherwise, and its jobs see the same one.
+JOB_STOP_WAIT = float(os.environ.get("RAY_JOB_STOP_WAIT_TIME_S", 3))
+
+
 @dataclass
 class DeadlineConfig:
     """How long engine=ray waits before it takes somebody for dead."""
@@ -257,7 +266,10 @@ class DeadlineConfig:
         600.0, "seconds for a ticket or a learner step; who takes longer is replaced", above=0, placement=True
     )
     stop: float = setting(
-        2.0, "seconds for the learner's last state after SIGTERM; `ray job stop` kills after 3", above=0, placement=True
+        JOB_STOP_WAIT * 2 / 3,
+        "seconds for the learner's last state after SIGTERM; two thirds of what `ray job stop` waits before it kills",
+        above=0,
+        placement=True,
     )
     join: float = setting(
         900.0, "seconds for an actor or the learner to find a place and start", above=0, placement=True
@@ -272,6 +284,9 @@ class LearnerConfig:
     beta1: float = setting(0.9, "AdamW's first moment", at_least=0, below=1)
     beta2: float = setting(0.999, "AdamW's second moment", at_least=0, below=1)
     clip: float = setting(1.0, "largest norm of the gradient", above=0)
+    compile: bool = setting(
+        False, "torch.compile of its forward and backward; pays on a GPU, after a slow first step", newer=True
+    )
     num_cpus: float | None = setting(None, "CPUs under engine=ray; null takes `threads`", at_least=0, placement=True)
     num_gpus: float | None = setting(
         None, "GPUs under engine=ray; null takes 1 where device=cuda, else 0", at_least=0, placement=True
@@ -387,7 +402,7 @@ def flatten(config: Any, *, identity_only: bool = False, prefix: str = "") -> di
         value = getattr(config, f.name)
         if is_dataclass(value):
             flat |= flatten(value, identity_only=identity_only, prefix=f"{prefix}{f.name}.")
-        elif not (identity_only and f.metadata["placement"]):
+        elif not (identity_only and (f.metadata["placement"] or (f.metadata["newer"] and value == f.default))):
             flat[f"{prefix}{f.name}"] = value
     return flat
 

@@ -30,6 +30,10 @@ def set_up_torch(config: Config) -> None:
     # Nothing here reads memory before it writes it; filling every new tensor first would cost 4 % of a small step.
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
+    if config.learner.compile:
+        from torch._inductor import config as inductor  # takes a second to import
+
+        inductor.deterministic = True  # kernels are chosen without timing them
 
 
 def autocast(config: Config) -> AbstractContextManager:

@@ -94,5 +94,10 @@ def make_worker(config: Config, data: Dataset) -> Worker:
 def make_learner(config: Config, shape: Shape, steps: int) -> Learner:
     """What learns from tickets, in this process."""
     set_up_torch(config)
-    method = METHODS[config.method.name]
-    return Learner(config, build_model(config, shape), steps, method.loss, method.statistics)
+    method, model = METHODS[config.method.name], build_model(config, shape)
+    if config.learner.compile:
+        for (
+            block
+        ) in model.blocks:  # every method's forward goes through them; actors with their caches stay as they are
+            block.compile()
+    return Learner(config, model, steps, method.loss, method.statistics)

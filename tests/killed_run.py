@@ -1,15 +1,18 @@
 """A training run that kills itself: `python -m tests.killed_run WHEN key=value ...`.
 
 WHEN is `step:N`, in the middle of step N; `save:N:BYTES`, while the checkpoint of step N is being written; or
-`remove:N`, while the save of step N removes an old checkpoint.
+`remove:N`, while the save of step N removes an old checkpoint; `upload:N:FILE`, with half of that file on its way to an
+object store.
 """
 
 import os
 import signal
 import sys
 
+from pyarrow import fs
+
 from learner.update import Learner
-from recor_dist import checkpoint
+from recor_dist import checkpoint, files
 from recor_dist.command import compose
 from recor_dist.loop import train
 from recor_dist.progress import set_up_logging
@@ -30,6 +33,19 @@ def main() -> None:
             return update(learner, batches) if learner.step != int(step) else die()
 
         Learner.update = update_or_die
+    elif kind == "upload":
+        write = files.write_atomically
+
+        def write_or_die(folder: fs.SubTreeFileSystem, name: str, content: bytes) -> None:
+            if name != f"checkpoints/step-{int(step):08d}/{rest[0]}":
+                write(folder, name, content)
+                return
+            stream = folder.open_output_stream(name)
+            stream.write(content[: len(content) // 2])
+            stream.flush()
+            die()
+
+        files.write_atomically = checkpoint.write_atomically = write_or_die
     else:
         save = checkpoint.save
 

@@ -1,0 +1,385 @@
+"""`ray up` for real, on two machines made of namespaces: every one has its own processes, home and hostname.
+
+They share a network in which there is nothing but loopback: 127.0.0.1 is the head, 127.0.0.2 the worker, each with an
+sshd on port 22. The file is cluster.yaml as `python -m recor_dist.cluster` derives it for hosts, unchanged; so are its
+setup and start commands, only that pip finds the packages in this environment instead of in an index. Nothing of this
+can reach the Ray, the ports or the home of anybody else here.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INSIDE = "RECOR_DIST_INSIDE"  # set where the network is our own
+HEAD, WORKER = "127.0.0.1", "127.0.0.2"
+COMMAND = ["python", "-m", "recor_dist.run", "task=zebra"]
+SMALL = ["scale=smoke", "epochs=60", "checkpoint.every=20", "eval.every=50", "actors.count=3", "lag=1"]
+
+
+def _install(packages: list[str]) -> None:
+    """In CI's own space alone: elsewhere nothing is installed on anybody's machine."""
+    if os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "-qq", "update"], check=True, timeout=300)
+        subprocess.run(["apt-get", "-qq", "install", "-y", *packages], check=True, timeout=600)
+
+
+@pytest.mark.slow  # minutes: a cluster comes up, trains, loses a node and goes down
+@pytest.mark.timeout(2400)
+@pytest.mark.skipif(INSIDE in os.environ, reason="this is the inside")
+def test_in_a_network_of_its_own() -> None:
+    sbin = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+    needed = {"sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync", "ip": "iproute2", "pgrep": "procps"}
+
+    def missing() -> list[str]:
+        return [package for program, package in needed.items() if not shutil.which(program, path=sbin["PATH"])]
+
+    if missing():
+        _install(missing())
+    if missing():
+        pytest.skip(f"needs {', '.join(missing())}; with CI=1 root installs them")
+    space = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*space, "true"], capture_output=True).returncode:
+        pytest.skip("needs to be root: namespaces keep this test away from everything else")
+    inner = [sys.executable, "-m", "pytest", "-x", "-m", "slow", "-p", "no:cacheprovider", "--timeout=2300", __file__]
+    command = [*space, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *inner]
+    done = subprocess.run(command, cwd=ROOT, env={**sbin, INSIDE: "1"}, capture_output=True, text=True)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+
+
+# --- machines --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Machine:
+    """A machine made of namespaces, with an sshd that listens on its address."""
+
+    name: str
+    address: str
+    home: Path
+    public_key: str
+    process: subprocess.Popen | None = None
+
+    def set_up(self) -> None:
+        """What a machine has before `ray up`: a home, a key that may enter, packages at hand."""
+        (self.home / ".ssh").mkdir(parents=True, mode=0o700)
+        (self.home / "shm").mkdir()
+        (self.home / "ray").mkdir()
+        (self.home / ".ssh/authorized_keys").write_text(self.public_key)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.home / "host_key")], check=True, timeout=30
+        )
+        passwd = re.sub(
+            r"^root:.*$", f"root:x:0:0:root:{self.home}:/bin/bash", Path("/etc/passwd").read_text(), flags=re.M
+        )
+        (self.home / "passwd").write_text(passwd)
+        self._lay_in_packages()
+
+    def _lay_in_packages(self) -> None:
+        """An environment that sees the packages of this one, so that pip needs no index."""
+        place = self.home / ".recor_dist"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=60)
+        packages = sysconfig.get_path("purelib")
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        (place / "lib" / version / "site-packages/nearby.pth").write_text(f"{packages}\n")
+        for script in ("ray", "mlflow"):
+            lines = (Path(sys.executable).parent / script).read_text().splitlines()
+            (place / "bin" / script).write_text("\n".join([f"#!{place}/bin/python", *lines[1:]]) + "\n")
+            (place / "bin" / script).chmod(0o755)
+        (self.home / ".config/pip").mkdir(parents=True)
+        (self.home / ".config/pip/pip.conf").write_text(
+            "[global]\nno-index = true\nroot-user-action = ignore\n[install]\nno-build-isolation = false\n"
+        )
+
+    def start(self) -> None:
+        home = self.home
+        script = f"""
+            set -e
+            hostname {self.name}
+            mount --bind {home}/passwd /etc/passwd
+            mkdir -p /tmp/ray
+            mount --bind {home}/ray /tmp/ray
+            mount -t tmpfs -o size=2g tmpfs /dev/shm
+            mount -t tmpfs tmpfs /run
+            mkdir -p /run/sshd
+            exec sshd -D -f /dev/null -h {home}/host_key -o ListenAddress={self.address} -o PidFile=none -o UsePAM=no \\
+                -o PermitRootLogin=yes -o PasswordAuthentication=no -o MaxStartups=100
+        """
+        space = ["unshare", "--mount", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        self.process = subprocess.Popen(
+            [*space, "sh", "-c", script.replace("exec sshd", f"exec {shutil.which('sshd')}")], env=environment
+        )
+
+    def cut_the_power(self) -> None:
+        """All its processes end at once, none of them with a word."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def run(self, command: str) -> str:
+        """Inside the machine, without ssh."""
+        (first,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        enter = ["nsenter", "--target", first, "--mount", "--uts", "--pid", "sh", "-c", command]
+        return subprocess.run(enter, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+class Laptop:
+    """Where a person sits: the checkout, a key, a token, and commands."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        (home / ".ssh").mkdir(parents=True, mode=0o700)
+        self.key = home / ".ssh/key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True, timeout=30)
+        kept = ("PATH", "LANG", "PYTHONPATH")
+        self.environment = {key: os.environ[key] for key in kept if key in os.environ}
+        self.environment |= {"HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+        self.environment |= {"TMPDIR": str(home), "RAY_TMPDIR": str(home)}  # what `ray up` remembers of its clusters
+        bin_folder = str(Path(sys.executable).parent)
+        self.environment["PATH"] = f"{bin_folder}:{self.environment['PATH']}"
+
+    def command(self, *words: str, timeout: float = 300, ok: bool = True, **environment: str) -> str:
+        """What a command printed, on both streams."""
+        done = subprocess.run(
+            words,
+            cwd=ROOT,
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=timeout,
+        )
+        print(f"$ {' '.join(words)}  [{done.returncode}]\n{done.stdout}", flush=True)
+        assert (done.returncode == 0) is ok, done.stdout
+        return done.stdout
+
+    @contextmanager
+    def background(self, *words: str, until: str = "", **environment: str) -> Iterator["Output"]:
+        print(f"$ {' '.join(words)} &", flush=True)
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        output = Output(process)
+        try:
+            output.wait_for(until)
+            yield output
+        finally:
+            process.kill()
+            process.wait()
+            output.reader.join()
+            process.stdout.close()
+
+
+class Output:
+    """What a command in the background prints."""
+
+    def __init__(self, process: subprocess.Popen) -> None:
+        self.process, self.text, self.job = process, "", ""
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            print(f"| {line}", end="", flush=True)
+            self.text += line
+
+    def wait_for(self, pattern: str, seconds: float = 120.0, count: int = 1) -> list[str]:
+        def found() -> list[str]:
+            seen = re.findall(pattern, self.text)
+            assert seen or self.process.poll() is None, f"ended without {pattern!r}:\n{self.text}"
+            return seen if len(seen) >= count else []
+
+        return wait_until(found, pattern, seconds)
+
+
+def wait_until(happened: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := happened()):
+        assert time.monotonic() < deadline, f"not in {seconds:g} s: {what}"
+        time.sleep(0.5)
+    return found
+
+
+# --- the story -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield tmp_path_factory.mktemp("up")
+
+
+@pytest.fixture(scope="module")
+def laptop(place: Path) -> Laptop:
+    return Laptop(place / "laptop")
+
+
+@pytest.fixture(scope="module")
+def machines(place: Path, laptop: Laptop) -> Iterator[dict[str, Machine]]:
+    public_key = laptop.key.with_suffix(".pub").read_text()
+    made = {
+        name: Machine(name, address, place / name, public_key) for name, address in (("head", HEAD), ("worker", WORKER))
+    }
+    try:
+        for machine in made.values():
+            machine.set_up()
+            machine.start()
+        yield made
+    finally:
+        for machine in made.values():
+            if machine.process and machine.process.poll() is None:
+                machine.cut_the_power()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INSIDE not in os.environ, reason="runs inside, see above")
+def test_the_readmes_way_from_ray_up_to_ray_down(laptop: Laptop, machines: dict[str, Machine], place: Path) -> None:
+    head, worker = machines["head"], machines["worker"]
+    file = place / "hosts.yaml"
+    words = [f"head={HEAD}", f"workers={WORKER}", "user=root", f"key={laptop.key}"]
+    file.write_text(laptop.command("python", "-m", "recor_dist.cluster", *words))
+
+    laptop.command("sh", "-c", "umask 077; ray get-auth-token --generate > /dev/null")
+    token_file = laptop.home / ".ray/auth_token"
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    token = token_file.read_text()
+    up = laptop.command("ray", "up", "-y", str(file), timeout=600)
+    assert token not in up + file.read_text()
+    for machine in (head, worker):
+        wait_until((machine.home / ".ray/auth_token").exists, f"the token on the {machine.name}")
+    status = "RAY_AUTH_MODE=token ray status"
+    wait_until(lambda: "2 local.cluster.node" in laptop.command("ray", "exec", str(file), status), "the worker joins")
+    assert (head.home / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
+    listening = re.findall(r"LISTEN\s+\S+\s+\S+\s+(\S+):(\d+)\s", head.run("ss -ltn"))
+    assert {(address, port) for address, port in listening if port in ("8265", "5000")} == {
+        (HEAD, "8265"),
+        (HEAD, "5000"),
+    }
+
+    with laptop.background("ray", "dashboard", str(file), "-p", "18265", until="Forwarding ports"):
+        jobs = Jobs(laptop, "http://127.0.0.1:18265")
+        refuses_strangers(laptop, jobs)
+        shows_what_went_wrong(jobs)
+        stops_and_goes_on(jobs, head)
+        loses_a_node(jobs, head, worker, laptop)
+    goes_down(laptop, file, machines, token)
+
+
+class Jobs:
+    """`ray job ...` on the laptop."""
+
+    def __init__(self, laptop: Laptop, address: str) -> None:
+        self.laptop = laptop
+        self.environment = {"RAY_AUTH_MODE": "token", "RAY_API_SERVER_ADDRESS": address}
+
+    def command(self, *words: str, ok: bool = True, **environment: str) -> str:
+        return self.laptop.command("ray", "job", *words, ok=ok, **{**self.environment, **environment})
+
+    @contextmanager
+    def submitted(self, *words: str) -> Iterator["Output"]:
+        """`ray job submit -- python -m recor_dist.run task=zebra`, and what it prints as it goes."""
+        with self.laptop.background("ray", "job", "submit", "--", *COMMAND, *words, **self.environment) as output:
+            output.job = output.wait_for(r"'(raysubmit_\w+)' submitted")[0]
+            yield output
+
+
+def refuses_strangers(laptop: Laptop, jobs: Jobs) -> None:
+    stranger = {"RAY_AUTH_MODE": "disabled"}
+    assert "Authentication required" in jobs.command("submit", "--", "true", ok=False, **stranger)
+    wrong = {"RAY_AUTH_TOKEN": "0" * 64}
+    assert "Authentication failed" in jobs.command("submit", "--", "true", ok=False, **wrong)
+    assert jobs.command("list").rstrip().endswith("-- []"), "neither has become a job"
+
+
+def shows_what_went_wrong(jobs: Jobs) -> None:
+    """The last error and the exit code of a run that failed."""
+    shown = jobs.command("submit", "--", *COMMAND, "method=recro", ok=False)
+    assert "error: method=recro: allowed: ao_arm, ar_gt, clm, mdm, recor; did you mean recor?" in shown
+    assert re.search(r"exit code 2", shown)
+
+
+def stops_and_goes_on(jobs: Jobs, head: Machine) -> None:
+    """The job command word for word, at the scale that this cluster gives it: stopped, and submitted again."""
+    steps = []
+    for _ in range(2):
+        with jobs.submitted() as output:
+            output.wait_for(r"scale=auto takes laptop")
+            (out,) = wait_until(lambda: list(head.home.glob("runs/zebra-recor-laptop-seed0-*")), "a run begins", 300)
+            journal = out / "metrics.jsonl"
+            done = steps[-1] if steps else 0
+            wait_until(lambda: journal.exists() and last_step(journal) >= done + 20, "some steps", 600)  # noqa: B023
+            jobs.command("stop", output.job)
+            assert output.process.wait(timeout=60) != 0
+            assert f"Job '{output.job}' was stopped" in output.text or "STOPPED" in output.text
+        about = json.loads((out / "run.json").read_text())
+        assert about["status"] == "stopped"
+        saved = sorted(int(commit.parent.name[5:]) for commit in out.glob("checkpoints/step-*/checkpoint.json"))
+        assert saved[-1] >= done + 20, "the checkpoint is that of the last step, not of the last 500"
+        if steps:
+            assert output.wait_for(r"resuming at step (\d+) of 3000") == [str(steps[-1])]
+        steps.append(saved[-1])
+
+
+def last_step(journal: Path) -> int:
+    lines = [json.loads(line) for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return max((line["step"] for line in lines), default=0)
+
+
+def loses_a_node(jobs: Jobs, head: Machine, worker: Machine, laptop: Laptop) -> None:
+    """The same command, made small: the worker's power is cut and comes back; the weights are those of one process."""
+    with jobs.submitted(*SMALL, "out=runs/small") as output:
+        output.wait_for(r"actor \d+ \(pid \d+ on worker\) joined", 180)
+        journal = head.home / "runs/small/metrics.jsonl"
+        wait_until(lambda: journal.exists() and last_step(journal) >= 40, "some steps", 180)
+        worker.cut_the_power()
+        output.wait_for(r"actor \d+ \(pid \d+ on worker\) was lost", 90)
+        joined = len(re.findall(r"on worker\) joined", output.text))
+        worker.start()
+        output.wait_for(r"on worker\) joined", 240, count=joined + 1)
+        assert output.process.wait(timeout=600) == 0, output.text
+    (weights,) = output.wait_for(r"weights sha256 ([0-9a-f]{64})")
+    local = laptop.command(
+        *COMMAND, *SMALL, "engine=local", f"out={laptop.home}/local", f"data.dir={laptop.home}/shards"
+    )
+    assert f"weights sha256 {weights}" in local
+    with urlopen("http://127.0.0.1:5000/health", timeout=10) as answer:
+        assert answer.status == 200
+    if importlib.util.find_spec("recor_dist.track"):
+        from mlflow import MlflowClient
+
+        client = MlflowClient("http://127.0.0.1:5000")
+        runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+        said = [(run.info.run_name, run.info.status, {**run.data.params, **run.data.tags}) for run in runs]
+        assert [name for name, status, words in said if status == "FINISHED" and weights in words.values()], said
+
+
+def goes_down(laptop: Laptop, file: Path, machines: dict[str, Machine], token: str) -> None:
+    laptop.command("ray", "down", "-y", str(file))
+    for machine in machines.values():
+        left = "ps -eo pid,args --no-headers | grep -v 'sshd\\|ps -eo\\|grep\\|sh -c' || true"
+        wait_until(lambda: not machine.run(left).strip(), f"nothing left on the {machine.name}", 90)  # noqa: B023
+        found = subprocess.run(["grep", "-rl", token, str(machine.home)], capture_output=True, text=True).stdout
+        assert found.split() == [f"{machine.home}/.ray/auth_token"], "the token is nowhere else, not in any log"
