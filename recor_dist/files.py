@@ -101,9 +101,7 @@ def exists(folder: fs.SubTreeFileSystem, name: str) -> bool:
 
 
 @contextmanager
-def exclusive(
-    folder: fs.SubTreeFileSystem, doing: str, *, wait: bool = False, lock_file: str = LOCK
-) -> Iterator[None]:
+def exclusive(folder: fs.SubTreeFileSystem, doing: str, *, wait: bool = False, lock_file: str = LOCK) -> Iterator[None]:
     """Keeps a second process out of a folder: on a disk one of this machine, in an object store one of any machine.
     Whoever was killed lets go: on a disk at once, in an object store after some beats of silence."""
     keep_out = _lock_file if isinstance(folder.base_fs, fs.LocalFileSystem) else _lock_object

@@ -20,7 +20,7 @@ from recor_dist.command import plain_command
 from recor_dist.config import Config, Mistake, setting
 from recor_dist.device import autocast, resolve_device, set_up_torch
 from recor_dist.evaluate import pad_rows
-from recor_dist.files import exists, join, open_folder, read_json, write_atomically
+from recor_dist.files import exists, join, open_folder, read_json, split_name, write_atomically
 from recor_dist.messages import Generation, Rows
 from recor_dist.progress import set_up_logging
 from recor_dist.rng import rng
@@ -89,8 +89,8 @@ def write_replay(
     )
     page = _page(solvers[0], shown.select(np.arange(min(rows, len(shown)))), panels)
     place = file or join(outs[0], "replay.html")
-    parent, _, name = place.rpartition("/")
-    write_atomically(open_folder(parent or ("/" if place.startswith("/") else "."), create=True), name, page.encode())
+    parent, name = split_name(place)
+    write_atomically(open_folder(parent, create=True), name, page.encode())
     return place
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from recor_dist.command import command
 from recor_dist.config import Config
+from recor_dist.files import join
 from recor_dist.loop import Stopped, train
 from recor_dist.progress import set_up_logging
 from recor_dist.sweep import end_sweep, sweep_of_this_job
@@ -35,11 +36,28 @@ def main(config: Config) -> None:
         try:
             result = train(config, follow)
             show(result, config.out)
+            if tracker.process:
+                draw(config.out)
         except Stopped as stopped:
             log.info("%s; the same command goes on from there", stopped)
             sys.exit(128 + stopped.signal_number)
         if sweep:
             sweep.add(config.out)  # one that was finished before has nothing to follow
+
+
+def draw(out: str) -> None:
+    """Pictures, the replay page and the MLflow model of a finished run, for the tracker to bring along."""
+    # Here, as these imports take seconds, and a run should begin at once.
+    from recor_dist.packaged import save_model
+    from recor_dist.pictures import draw_pictures
+    from recor_dist.replay import write_replay
+
+    log.info("drawing its pictures, its replay page and its MLflow model into %s", out)
+    for make in (draw_pictures, write_replay, lambda folder: save_model(folder, join(folder, "model"))):
+        try:
+            make(out)
+        except Exception:  # the result stands, whatever becomes of its pictures
+            log.warning("the run is finished, but not all of this could be made", exc_info=True)
 
 
 def show(result: dict[str, Any], out: str) -> None:
