@@ -164,10 +164,11 @@ def about_of(folder: fs.SubTreeFileSystem) -> About:
         sweep = read_json(folder, SWEEP)
         tags = {"sweep": " ".join(sweep["words"]), "mlflow.source.name": "recor_dist.run --multirun"}
         params = dict(word.lstrip("+").split("=", 1) for word in sweep["words"])
+        status = sweep["status"]
     elif exists(folder, "run.json"):
-        sweep, run = {}, read_json(folder, "run.json")
+        run = read_json(folder, "run.json")
         result = read_json(folder, "result.json") if exists(folder, "result.json") else {}
-        params = run["settings"]
+        params, status = run["settings"], run.get("status", "finished" if result else "running")
         tags = {
             "task": params["task.name"],
             "method": params["method.name"],
@@ -188,7 +189,7 @@ def about_of(folder: fs.SubTreeFileSystem) -> About:
     else:
         raise Mistake(f"{folder.base_path}: holds neither a run nor a sweep; give the folder that it was saved in")
     told = {key: str(value)[:LONGEST_TAG] for key, value in tags.items() if value is not None}
-    return About(name, params, told, (sweep or run).get("status", "running"))
+    return About(name, params, told, status)
 
 
 class Lines:
