@@ -77,14 +77,12 @@ def exists(folder: fs.SubTreeFileSystem, name: str) -> bool:
 
 
 @contextmanager
-def exclusive(
-    folder: fs.SubTreeFileSystem, doing: str, *, wait: bool = False, lock_file: str = ".lock"
-) -> Iterator[None]:
+def exclusive(folder: fs.SubTreeFileSystem, doing: str, *, wait: bool = False) -> Iterator[None]:
     """Keeps a second process of this machine out of a local folder; a killed process lets go by itself."""
     if not isinstance(folder.base_fs, fs.LocalFileSystem):
         yield
         return
-    with open(os.path.join(folder.base_path, lock_file), "w") as lock:
+    with open(os.path.join(folder.base_path, ".lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -46,7 +46,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """The points of a run that nothing happened to, and that was not tracked at all."""
     folder = tmp_path_factory.mktemp("whole")
     command = [sys.executable, "-m", "recor_dist.run", *WORDS, "track.enabled=false"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=600)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
     assert not (folder / "out/track.json").exists()
     return decided_points(points_in_journal(folder / "out"))
 
