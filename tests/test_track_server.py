@@ -156,10 +156,11 @@ def test_a_driver_that_was_killed_and_resumed_goes_on_in_its_run(
 def test_a_run_without_a_server_is_complete_after_sync_and_sync_may_be_repeated(
     tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
-    run = start(f"http://127.0.0.1:{free_port()}")
+    run = start(f"http://127.0.0.1:{free_port()}", gates="30")
+    run.wait_for_line("training goes on, the record waits in its folder")
+    run.open(30)
     run.finish()
     told = "".join(run.lines)
-    assert "training goes on, the record waits in its folder" in told
     assert "the record is not complete; `python -m recor_dist.track sync out=out` brings the rest" in told
 
     for _ in range(2):
