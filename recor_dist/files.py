@@ -101,17 +101,17 @@ def exists(folder: fs.SubTreeFileSystem, name: str) -> bool:
 
 
 @contextmanager
-def exclusive(folder: fs.SubTreeFileSystem, doing: str, *, wait: bool = False, lock_file: str = LOCK) -> Iterator[None]:
+def exclusive(folder: fs.SubTreeFileSystem, doing: str, *, wait: bool = False) -> Iterator[None]:
     """Keeps a second process out of a folder: on a disk one of this machine, in an object store one of any machine.
     Whoever was killed lets go: on a disk at once, in an object store after some beats of silence."""
     keep_out = _lock_file if isinstance(folder.base_fs, fs.LocalFileSystem) else _lock_object
-    with keep_out(folder, doing, wait, lock_file):
+    with keep_out(folder, doing, wait):
         yield
 
 
 @contextmanager
-def _lock_file(folder: fs.SubTreeFileSystem, doing: str, wait: bool, name: str) -> Iterator[None]:
-    with open(os.path.join(folder.base_path, name), "w") as lock:
+def _lock_file(folder: fs.SubTreeFileSystem, doing: str, wait: bool) -> Iterator[None]:
+    with open(os.path.join(folder.base_path, LOCK), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -124,18 +124,18 @@ def _lock_file(folder: fs.SubTreeFileSystem, doing: str, wait: bool, name: str) 
 
 
 @contextmanager
-def _lock_object(folder: fs.SubTreeFileSystem, doing: str, wait: bool, name: str) -> Iterator[None]:
+def _lock_object(folder: fs.SubTreeFileSystem, doing: str, wait: bool) -> Iterator[None]:
     """Object stores have no locks. The holder changes an object with every beat; who finds one watches it for a while,
     by its own clock alone. Two that start in the same moment both write, and the later one stays."""
     me = {"host": socket.gethostname(), "pid": os.getpid(), "key": secrets.token_hex(8)}
     while True:
-        _wait_for_silence(folder, doing, wait, name)
-        write_json(folder, name, {**me, "beat": 0})
+        _wait_for_silence(folder, doing, wait)
+        write_json(folder, LOCK, {**me, "beat": 0})
         time.sleep(BEAT / 5)
-        if _holder(folder, name).get("key") == me["key"]:
+        if _holder(folder).get("key") == me["key"]:
             break
     released = threading.Event()
-    beating = threading.Thread(target=_beat, args=(folder, me, doing, name, released), daemon=True)
+    beating = threading.Thread(target=_beat, args=(folder, me, doing, released), daemon=True)
     beating.start()
     try:
         yield
@@ -143,15 +143,15 @@ def _lock_object(folder: fs.SubTreeFileSystem, doing: str, wait: bool, name: str
         released.set()
         beating.join()
         with suppress(OSError):  # then others have to wait for the silence
-            if _holder(folder, name).get("key") == me["key"]:
-                folder.delete_file(name)
+            if _holder(folder).get("key") == me["key"]:
+                folder.delete_file(LOCK)
 
 
-def _holder(folder: fs.SubTreeFileSystem, name: str) -> dict[str, Any]:
+def _holder(folder: fs.SubTreeFileSystem) -> dict[str, Any]:
     """Who holds the lock; nothing if nobody does."""
     for tries in (2, 1, 0):
         try:
-            return read_json(folder, name)
+            return read_json(folder, LOCK)
         except FileNotFoundError:
             break
         except (OSError, ValueError):  # it changed between the look at its size and its reading
@@ -160,15 +160,15 @@ def _holder(folder: fs.SubTreeFileSystem, name: str) -> dict[str, Any]:
     return {}
 
 
-def _wait_for_silence(folder: fs.SubTreeFileSystem, doing: str, wait: bool, name: str) -> None:
+def _wait_for_silence(folder: fs.SubTreeFileSystem, doing: str, wait: bool) -> None:
     """Returns when nobody holds the lock any more; raises Mistake when somebody gives a sign of life, unless told to
     wait for its end."""
-    place, seen, since = folder.base_path.rstrip("/"), _holder(folder, name), time.monotonic()
+    place, seen, since = folder.base_path.rstrip("/"), _holder(folder), time.monotonic()
     if seen:
         log.info("waiting: %s was left locked by pid %s on %s; does it live?", place, seen["pid"], seen["host"])
     while seen and time.monotonic() - since < SILENCE * BEAT:
         time.sleep(BEAT / 5)
-        found = _holder(folder, name)
+        found = _holder(folder)
         if found and found != seen:
             if not wait:
                 who = f"pid {found['pid']} on {found['host']}"
@@ -177,16 +177,16 @@ def _wait_for_silence(folder: fs.SubTreeFileSystem, doing: str, wait: bool, name
         seen = found
 
 
-def _beat(folder: fs.SubTreeFileSystem, me: dict[str, Any], doing: str, name: str, released: threading.Event) -> None:
+def _beat(folder: fs.SubTreeFileSystem, me: dict[str, Any], doing: str, released: threading.Event) -> None:
     beat = 0
     while not released.wait(BEAT):
         beat += 1
         try:
-            holder = _holder(folder, name)
+            holder = _holder(folder)
             if holder and holder["key"] != me["key"]:  # it took us for dead: this machine slept
                 log.error("pid %s on %s is %s here now: stopping", holder["pid"], holder["host"], doing)
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            write_json(folder, name, {**me, "beat": beat})
+            write_json(folder, LOCK, {**me, "beat": beat})
         except OSError as error:  # the next beat may get through
             log.warning("%s: no sign of life could be left (%s)", folder.base_path, str(error).splitlines()[0])

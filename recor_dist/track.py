@@ -12,6 +12,7 @@ Nothing is sent twice: `track.json` says how far the sender came, and before it 
 asks the server which steps it has. A point carries the journal's time, so that a store which got it twice keeps one.
 """
 
+import fcntl
 import getpass
 import hashlib
 import logging
@@ -24,7 +25,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -164,10 +165,11 @@ def about_of(folder: fs.SubTreeFileSystem) -> About:
         sweep = read_json(folder, SWEEP)
         tags = {"sweep": " ".join(sweep["words"]), "mlflow.source.name": "recor_dist.run --multirun"}
         params = dict(word.lstrip("+").split("=", 1) for word in sweep["words"])
+        status = sweep["status"]
     elif exists(folder, "run.json"):
-        sweep, run = {}, read_json(folder, "run.json")
+        run = read_json(folder, "run.json")
         result = read_json(folder, "result.json") if exists(folder, "result.json") else {}
-        params = run["settings"]
+        params, status = run["settings"], run.get("status", "finished" if result else "running")
         tags = {
             "task": params["task.name"],
             "method": params["method.name"],
@@ -188,7 +190,7 @@ def about_of(folder: fs.SubTreeFileSystem) -> About:
     else:
         raise Mistake(f"{folder.base_path}: holds neither a run nor a sweep; give the folder that it was saved in")
     told = {key: str(value)[:LONGEST_TAG] for key, value in tags.items() if value is not None}
-    return About(name, params, told, (sweep or run).get("status", "running"))
+    return About(name, params, told, status)
 
 
 class Lines:
@@ -341,7 +343,7 @@ class Delivery:
 
     def _hang_under_parent(self, status: str) -> None:
         """The sweep's own run: whoever comes first creates it."""
-        with exclusive(open_folder(self.sweep), "sending its record", wait=True, lock_file=LOCK):
+        with alone(open_folder(self.sweep), wait=True):
             parent = Delivery(self.sweep, experiment=self.experiment, prefer_earlier_store=self.prefer_earlier_store)
             parent.open()
             if status != "RUNNING":
@@ -531,6 +533,20 @@ def without_password(uri: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
 
 
+@contextmanager
+def alone(folder: fs.SubTreeFileSystem, *, wait: bool = False) -> Iterator[None]:
+    """Keeps a second sender of this machine out of a local folder. Elsewhere two would only do the work twice."""
+    if not isinstance(folder.base_fs, fs.LocalFileSystem):
+        yield
+        return
+    with open(os.path.join(folder.base_path, LOCK), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Mistake(f"{folder.base_path}: another process is sending its record; wait for it") from None
+        yield
+
+
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 
@@ -554,7 +570,7 @@ def send(words: dict[str, str]) -> int:
 
     threading.Thread(target=watch, daemon=True).start()
     folder = open_folder(words["out"])
-    with exclusive(folder, "sending its record", wait=True, lock_file=LOCK):  # the sender of a killed run may be at it
+    with alone(folder, wait=True):  # the sender of a killed run may be at it
         delivery = Delivery(
             words["out"],
             journal_path=words["journal"],
@@ -602,7 +618,7 @@ def sync(words: dict[str, str]) -> int:
             if exists(open_folder(child["out"]), "run.json"):
                 sync({**words, "out": child["out"], "sweep": words["out"]})
     options = {key: words.get(key) for key in ("experiment", "register", "sweep")}
-    with exclusive(folder, "sending its record", lock_file=LOCK):
+    with alone(folder):
         delivery = Delivery(words["out"], prefer_earlier_store=True, **options)
         try:
             delivery.open()

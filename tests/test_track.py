@@ -357,8 +357,8 @@ def test_sync_leaves_a_run_that_is_training_as_running(store: str, folder: Calla
         assert track.sync({"out": str(out)}) == 0
         assert run_of(store, out).info.status == "RUNNING"
         with (
-            exclusive(open_folder(str(out)), "sending", lock_file=track.LOCK),
-            pytest.raises(Mistake, match="another process is sending its record there"),
+            track.alone(open_folder(str(out))),
+            pytest.raises(Mistake, match="another process is sending its record"),
         ):
             track.sync({"out": str(out)})
     assert track.sync({"out": str(out)}) == 0

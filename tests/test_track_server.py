@@ -46,7 +46,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """The points of a run that nothing happened to, and that was not tracked at all."""
     folder = tmp_path_factory.mktemp("whole")
     command = [sys.executable, "-m", "recor_dist.run", *WORDS, "track.enabled=false"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=600)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
     assert not (folder / "out/track.json").exists()
     return decided_points(points_in_journal(folder / "out"))
 
@@ -155,10 +156,11 @@ def test_a_driver_that_was_killed_and_resumed_goes_on_in_its_run(
 def test_a_run_without_a_server_is_complete_after_sync_and_sync_may_be_repeated(
     tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
-    run = start(f"http://127.0.0.1:{free_port()}")
+    run = start(f"http://127.0.0.1:{free_port()}", gates="30")
+    run.wait_for_line("training goes on, the record waits in its folder")
+    run.open(30)
     run.finish()
     told = "".join(run.lines)
-    assert "training goes on, the record waits in its folder" in told
     assert "the record is not complete; `python -m recor_dist.track sync out=out` brings the rest" in told
 
     for _ in range(2):
