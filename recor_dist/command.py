@@ -60,6 +60,7 @@ def _help_text() -> str:
         "",
         "  python -m recor_dist.run task=arg method=recor scale=laptop seed=0    train, go on, or show the result",
         "  python -m data.prepare task=arg scale=laptop                          make or repair its data",
+        "  python -m recor_dist.report runs=runs                                 tables and figures of recorded runs",
         "",
         "Groups, one choice of each:",
         *(f"    {group:<29}{' | '.join(_options(group))}" for group in GROUPS),
