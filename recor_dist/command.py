@@ -66,6 +66,7 @@ def _help_text() -> str:
         "  python -m data.prepare task=arg scale=laptop                          make or repair its data",
         "  python -m recor_dist.replay out=runs/...                              a page that plays its test answers",
         "  python -m recor_dist.solve model=runs/... prompt=...                  a trained model answers",
+        "  python -m recor_dist.report runs=runs                                 tables and figures of recorded runs",
         "",
         "Groups, one choice of each:",
         *(f"    {group:<29}{' | '.join(_options(group))}" for group in GROUPS),

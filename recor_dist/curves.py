@@ -108,7 +108,10 @@ def draw_training(title: str, lines: Lines) -> Figure:
     figure, (axes,) = new_figure(f"Validation over training: {title}", (8.2, 4.2))
     _draw_lines(axes, {name_of(name): points for name, points in lines.items()}, [look_of(name) for name in lines])
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
-    caption(figure, "Mean over seeds, with a band from the lowest to the highest. A step costs more in some.")
+    caption(
+        figure,
+        "Mean over seeds, with a band from the lowest to the highest. Steps of different methods cost differently.",
+    )
     return figure
 
 
@@ -130,7 +133,9 @@ def draw_series(title: str, series: Series) -> Figure:
     everything = [value for g in series.groups.values() for value in g.accuracy("recor")]
     around = max(0.0, min(everything) - 0.1) - 0.03, min(1.0, max(everything) + 0.1) + 0.03
     right.set(title="in the end", ylabel="exact match, test", ylim=around)
-    right.set_xticks(range(len(series.groups)), list(series.groups), rotation=20 if len(series.groups) > 3 else 0)
+    right.set_xticks(
+        range(len(series.groups)), list(series.groups), rotation=20 if sum(map(len, series.groups)) > 24 else 0
+    )
     right.margins(x=0.15)
     caption(figure, "Left: mean over seeds, band from lowest to highest. Right: each run small, their mean large.")
     return figure
