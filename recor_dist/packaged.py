@@ -1,4 +1,4 @@
-"""A trained model as an MLflow model: weights as safetensors, the code that answers with them, and nothing pickled.
+"""`python -m recor_dist.packaged out=DIR`: a trained model as an MLflow model, with nothing in it that is pickled.
 
     MLmodel, requirements.txt ...    what MLflow wants to know: signature, requirements, `recor_dist.packaged` as loader
     data/solver/model.safetensors    the weights by name
@@ -17,6 +17,7 @@ import json
 import shutil
 import tempfile
 import warnings
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,13 @@ import safetensors.numpy
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from omegaconf import MISSING
 from pyarrow import fs
 
-from recor_dist.config import Mistake
-from recor_dist.files import exists, open_folder
+from recor_dist.config import Mistake, setting
+from recor_dist.files import exists, join, open_folder
 from recor_dist.identity import read_about
-from recor_dist.prompts import decode
+from recor_dist.prompts import decode, how_written
 from recor_dist.solver import Solver, load_solver
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +42,20 @@ PACKAGES = ("recor_dist", "actors", "learner", "data")
 REQUIREMENTS = ("mlflow", "torch", "numpy", "pyarrow", "omegaconf", "safetensors", "numba")
 FOLDER = "solver"
 AT_A_TIME = 256  # prompts of a request that are answered together
+ABOUT = [
+    "Packages the newest weights of a run as an MLflow model: safetensors and code, no pickle.",
+    "",
+    "  python -m recor_dist.packaged out=runs/arg-recor-laptop-seed0-43183b57 folder=model",
+    "  mlflow models serve --model-uri model --env-manager local",
+]
+
+
+@dataclass
+class PackageConfig:
+    """What is packaged, and where to."""
+
+    out: str = setting(MISSING, "folder of a run")
+    folder: str | None = setting(None, "where the model goes; by default `model` in `out`")
 
 
 def save_model(out: str, folder: str) -> None:
@@ -71,7 +87,13 @@ def save_model(out: str, folder: str) -> None:
             code_paths=[str(_sources(package, Path(scratch))) for package in PACKAGES],
             signature=_signature(solver),
             pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in REQUIREMENTS],
-            metadata={key: about["settings"][f"{key}.name"] for key in ("task", "method")},
+            metadata={
+                "task": solver.config.task.name,
+                "method": solver.config.method.name,
+                "decoders": list(solver.decoders),
+                "tokens": list(solver.vocabulary.tokens),
+                "prompts": how_written(solver.vocabulary),
+            },
         )
         place.base_fs.delete_dir_contents(place.base_path, missing_dir_ok=True)
         place.base_fs.create_dir(place.base_path)
@@ -136,3 +158,14 @@ class PackagedModel:
             answers["steps"] += generation.steps.tolist()
             answers["confidences"] += generation.confidences.astype(float).tolist()
         return pd.DataFrame(answers)
+
+
+if __name__ == "__main__":
+    from recor_dist.command import plain_command  # here, as it brings Hydra, which a served model does without
+
+    def main(config: PackageConfig) -> None:
+        folder = config.folder or join(config.out, "model")
+        save_model(config.out, folder)
+        print(f"saved in {folder}")
+
+    plain_command(PackageConfig, main, ABOUT)

@@ -69,6 +69,13 @@ def tokens_of(vocabulary: Vocabulary, text: Text) -> list[str]:
     return text.split()
 
 
+def how_written(vocabulary: Vocabulary) -> str:
+    """In a line, for those who have the model and not this file."""
+    if _characters(vocabulary):
+        return "as text, a character a token"
+    return "tokens with spaces between them, or as a JSON list"
+
+
 def _characters(vocabulary: Vocabulary) -> bool:
     return all(len(token) == 1 for token in vocabulary.tokens if token != PAD)
 

@@ -136,6 +136,13 @@ def test_a_model_is_replaced_and_nothing_else_is(trained: Callable[..., Path], t
         load_packaged(f"{tmp_path}/mine")
 
 
+def test_the_command_packages_a_run(trained: Callable[..., Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recor_dist.packaged", f"out={trained('method=clm')}", "folder=made"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "saved in made\n", done.stderr
+    assert list(load_packaged(f"{tmp_path}/made").decoders) == ["clm"]
+
+
 def test_no_path_of_this_machine_is_in_the_folder(trained: Callable[..., Path], tmp_path: Path) -> None:
     out = trained("method=recor")
     save_model(str(out), f"{tmp_path}/model")
