@@ -32,7 +32,7 @@ from recor_dist.methods import lay_out
 from recor_dist.system import SystemMetrics
 from recor_dist.track import STATE, Tracker
 
-ROUNDS, STEPS = 9, 25
+ROUNDS, STEPS = 15, 10
 FIXED = ["scale=laptop", "engine=local", "device=cpu", "precision=float32", "epochs=20", "track.wait=1"]
 
 

@@ -188,7 +188,9 @@ def about_of(folder: fs.SubTreeFileSystem) -> About:
                 tags[key] = ", ".join(dict.fromkeys([*tags.get(key, value).split(", "), value]))
             tags["mlflow.source.git.commit"] = code.get("git_commit")
     else:
-        raise Mistake(f"{folder.base_path}: holds neither a run nor a sweep; give the folder that it was saved in")
+        raise Mistake(
+            f"{folder.base_path.rstrip('/')}: holds neither a run nor a sweep; give the folder that it was saved in"
+        )
     told = {key: str(value)[:LONGEST_TAG] for key, value in tags.items() if value is not None}
     return About(name, params, told, status)
 
@@ -543,7 +545,9 @@ def alone(folder: fs.SubTreeFileSystem, *, wait: bool = False) -> Iterator[None]
         try:
             fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Mistake(f"{folder.base_path}: another process is sending its record; wait for it") from None
+            raise Mistake(
+                f"{folder.base_path.rstrip('/')}: another process is sending its record; wait for it"
+            ) from None
         yield
 
 
