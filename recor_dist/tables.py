@@ -56,6 +56,7 @@ PAPER = {
 }
 Condition = tuple[str, str, tuple[str, ...]]  # scale, task, settings other than the method's that are not the default
 NOT_RUN = "not run"
+TOLD_IF_SEVERAL = ("device", "precision", "rows")  # what decides the result, but is no choice that a scale makes
 SCALES = ("paper", "laptop", "smoke")
 
 
@@ -126,18 +127,16 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 
 def _told_apart(groups: list[Group]) -> list[Group]:
-    """Groups that would have the same name get what tells them apart: the device that `auto` took, or the rows, which
-    other versions of numpy draw differently."""
-    named: dict[tuple, list[Group]] = {}
+    """Where groups would stand side by side although `auto` took another device, or another version of numpy drew other
+    rows for the same settings, that is named, too."""
+    found: dict[tuple, set] = {}
     for g in groups:
-        named.setdefault((g.condition, g.method, g.own, g.runs[0].identity.get("method.suffix")), []).append(g)
+        for key in TOLD_IF_SEVERAL:
+            found.setdefault((g.condition, key), set()).add(g.runs[0].identity[key])
     told = []
-    for alike in named.values():
-        identities = [g.runs[0].identity for g in alike]
-        keys = [key for key in identities[0] if key != "seed" and len({str(i.get(key)) for i in identities}) > 1]
-        for g in alike:
-            apart = tuple(f"{key}={str(g.runs[0].identity.get(key))[:8]}" for key in keys)
-            told.append(replace(g, common=g.common + apart))
+    for g in groups:
+        keys = [key for key in TOLD_IF_SEVERAL if len(found[g.condition, key]) > 1]
+        told.append(replace(g, common=g.common + tuple(f"{key}={str(g.runs[0].identity[key])[:8]}" for key in keys)))
     return told
 
 

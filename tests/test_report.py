@@ -115,6 +115,12 @@ def test_nothing_is_mixed() -> None:
                 assert len(find(groups, g.condition, decoder)) == 1
 
 
+def test_methods_on_other_rows_or_devices_do_not_stand_side_by_side() -> None:
+    for other in (made_up("method=clm", data="bbbb"), made_up("method=clm", "precision=bfloat16")):
+        assert len(conditions(group_runs([made_up(data="aaaa"), other]))) == 2
+    assert len(conditions(group_runs([made_up(), made_up("method=clm")]))) == 1
+
+
 def test_a_run_found_twice_counts_once_and_other_weights_are_told(caplog: pytest.LogCaptureFixture) -> None:
     first, again = made_up(place="a"), made_up(place="b")
     assert [run.place for run in once([first, again])] == ["a"]
