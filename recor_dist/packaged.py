@@ -91,7 +91,6 @@ def save_model(out: str, folder: str) -> None:
                 "task": solver.config.task.name,
                 "method": solver.config.method.name,
                 "decoders": list(solver.decoders),
-                "tokens": list(solver.vocabulary.tokens),
                 "prompts": how_written(solver.vocabulary),
             },
         )

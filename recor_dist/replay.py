@@ -22,7 +22,7 @@ from recor_dist.device import autocast, resolve_device, set_up_torch
 from recor_dist.evaluate import pad_rows
 from recor_dist.files import exists, join, open_folder, read_json, split_name, write_atomically
 from recor_dist.messages import Generation, Rows
-from recor_dist.progress import set_up_logging
+from recor_dist.progress import progress_bar, set_up_logging
 from recor_dist.rng import rng
 from recor_dist.solver import Solver, load_solver
 from recor_dist.views import called, layout
@@ -125,12 +125,14 @@ def _panel(solver: Solver, decoder: str, test: Rows, rows: int, figures: str) ->
     """A decoder's answers to the first rows of the test."""
     answers = []
     size = solver.config.eval.size
-    for index in range(math.ceil(min(rows, len(test)) / size)):
-        ticket = test.select(np.arange(index * size, min(index * size + size, len(test))))
-        random = rng(solver.config.seed, f"evaluate/test/{decoder}", index)
-        with autocast(solver.config):
-            generation = solver.decoders[decoder].answer(solver.model, pad_rows(ticket, size).prompts, random)
-        answers += [_answer(solver, generation, row) for row in range(len(ticket))]
+    with progress_bar(f"answering as {label(decoder)}", len(test)) as advance:
+        for index in range(math.ceil(len(test) / size)):
+            ticket = test.select(np.arange(index * size, min(index * size + size, len(test))))
+            random = rng(solver.config.seed, f"evaluate/test/{decoder}", index)
+            with autocast(solver.config):
+                generation = solver.decoders[decoder].answer(solver.model, pad_rows(ticket, size).prompts, random)
+            answers += [_answer(solver, generation, row) for row in range(len(ticket))]
+            advance(len(ticket))
     return {"name": label(decoder), "figures": figures, "steps": generation.last_step, "answers": answers[:rows]}
 
 

@@ -259,7 +259,7 @@ def read_prompts(path: str) -> tuple[Any, list[Text], list[Text]]:
     try:
         with open_folder(parent or ("/" if path.startswith("/") else ".")).open_input_file(name) as stream:
             content = stream.read()
-    except (FileNotFoundError, IsADirectoryError, OSError) as error:
+    except OSError as error:
         raise Mistake(f"input={path}: cannot be read ({str(error).splitlines()[0]})") from None
     try:
         numbered = _rows(path, content)

@@ -28,7 +28,8 @@ class Solver:
     def __init__(self, about: dict[str, Any], model: Model) -> None:
         """`about`: settings, shape and vocabulary as run.json has them; `model`: with its weights."""
         self.config = config_of(about)
-        self.model = model.move("cuda") if torch.cuda.is_available() else model
+        gpu = self.config.device != "cpu" and torch.cuda.is_available()
+        self.model = model.move("cuda") if gpu else model
         self.vocabulary = Vocabulary(tuple(about["vocabulary"]))
         self.decoders = METHODS[self.config.method.name].decoders(self.config.method)  # the headline's first
 

@@ -152,6 +152,7 @@ def test_no_path_of_this_machine_is_in_the_folder(trained: Callable[..., Path], 
 
 
 @pytest.mark.slow  # MLflow takes long to make a database
+@pytest.mark.filterwarnings("ignore:.*noload")  # what MLflow asks of SQLAlchemy is deprecated there
 def test_what_is_logged_to_mlflow_loads_by_the_uri_of_its_run(
     trained: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
