@@ -396,9 +396,8 @@ def loses_a_node(jobs: Jobs, head: Machine, worker: Machine, laptop: Laptop) -> 
         wait_until(back_or_done, "the autoscaler brings the worker back, and it gets actors", 600)
         assert output.process.wait(timeout=600) == 0, output.text
     (weights,) = output.wait_for(r"weights sha256 ([0-9a-f]{64})")
-    local = laptop.command(
-        *COMMAND, *SMALL, "engine=local", f"out={laptop.home}/local", f"data.dir={laptop.home}/shards"
-    )
+    places = [f"out={laptop.home}/local", f"data.dir={laptop.home}/shards"]
+    local = laptop.command(*COMMAND, *SMALL, "engine=local", *places, timeout=1200)
     assert f"weights sha256 {weights}" in local
     assert answers("http://[::1]:5000/health")
     if importlib.util.find_spec("recor_dist.track"):
@@ -413,7 +412,17 @@ def loses_a_node(jobs: Jobs, head: Machine, worker: Machine, laptop: Laptop) -> 
 def goes_down(laptop: Laptop, file: Path, machines: dict[str, Machine], token: str) -> None:
     laptop.command("ray", "down", "-y", str(file))
     for machine in machines.values():
-        left = "ps -eo pid,args --no-headers | grep -v 'sshd\\|ps -eo\\|grep\\|sh -c' || true"
-        wait_until(lambda: not machine.run(left).strip(), f"nothing left on the {machine.name}", 90)  # noqa: B023
+        # A worker ends by itself when its head has been gone for a minute.
+        wait_until(lambda: not left_over(machine), f"nothing is left on the {machine.name}", 180)  # noqa: B023
         found = subprocess.run(["grep", "-rl", token, str(machine.home)], capture_output=True, text=True).stdout
         assert found.split() == [f"{machine.home}/.ray/auth_token"], "the token is nowhere else, not in any log"
+
+
+def left_over(machine: Machine) -> list[str]:
+    """Processes of a machine other than its sshd and the one that looks; those that have ended do not count."""
+    listed = machine.run("ps -eo ppid=,stat=,args=").splitlines()
+    running = [line.split(None, 2) for line in listed]
+    left = [args for parent, state, args in running if parent != "0" and state[0] != "Z" and "sshd" not in args]
+    left = [args for args in left if not args.startswith("ps -eo")]
+    print(f"{machine.name}: {left}", flush=True)
+    return left
