@@ -357,6 +357,8 @@ def stops_and_goes_on(jobs: Jobs, head: Machine) -> None:
             output.wait_for(rf"Job '{output.job}' was stopped")
         about = json.loads((out / "run.json").read_text())
         assert about["status"] == "stopped"
+        if tracked():
+            wait_until(lambda: statuses() == ["KILLED"], "one run in MLflow, and it was stopped", 60)
         saved = sorted(int(commit.parent.name[5:]) for commit in out.glob("checkpoints/step-*/checkpoint.json"))
         assert saved[-1] >= done + 20, "the checkpoint is that of the last step, not of the last 500"
         if steps:
@@ -396,24 +398,43 @@ def loses_a_node(jobs: Jobs, head: Machine, worker: Machine, laptop: Laptop) -> 
         wait_until(back_or_done, "the autoscaler brings the worker back, and it gets actors", 600)
         assert output.process.wait(timeout=600) == 0, output.text
     (weights,) = output.wait_for(r"weights sha256 ([0-9a-f]{64})")
-    local = laptop.command(
-        *COMMAND, *SMALL, "engine=local", f"out={laptop.home}/local", f"data.dir={laptop.home}/shards"
-    )
+    places = [f"out={laptop.home}/local", f"data.dir={laptop.home}/shards"]
+    local = laptop.command(*COMMAND, *SMALL, "engine=local", *places, timeout=1200)
     assert f"weights sha256 {weights}" in local
     assert answers("http://[::1]:5000/health")
-    if importlib.util.find_spec("recor_dist.track"):
-        from mlflow import MlflowClient
+    if tracked():
+        wait_until(lambda: "FINISHED" in statuses(weights), "the run in MLflow, with its weights")
 
-        client = MlflowClient("http://127.0.0.1:5000")
-        runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
-        said = [(run.info.run_name, run.info.status, {**run.data.params, **run.data.tags}) for run in runs]
-        assert [name for name, status, words in said if status == "FINISHED" and weights in words.values()], said
+
+def tracked() -> bool:
+    """Whether runs are recorded in MLflow."""
+    return importlib.util.find_spec("recor_dist.track") is not None
+
+
+def statuses(word: str = "") -> list[str]:
+    """How the runs stand in the head's MLflow, of which a tag or parameter is this word, if one is given."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient("http://127.0.0.1:5000")
+    runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    print([(run.info.run_name, run.info.status) for run in runs], flush=True)
+    return [run.info.status for run in runs if not word or word in {**run.data.params, **run.data.tags}.values()]
 
 
 def goes_down(laptop: Laptop, file: Path, machines: dict[str, Machine], token: str) -> None:
     laptop.command("ray", "down", "-y", str(file))
     for machine in machines.values():
-        left = "ps -eo pid,args --no-headers | grep -v 'sshd\\|ps -eo\\|grep\\|sh -c' || true"
-        wait_until(lambda: not machine.run(left).strip(), f"nothing left on the {machine.name}", 90)  # noqa: B023
+        # A worker ends by itself when its head has been gone for a minute.
+        wait_until(lambda: not left_over(machine), f"nothing is left on the {machine.name}", 180)  # noqa: B023
         found = subprocess.run(["grep", "-rl", token, str(machine.home)], capture_output=True, text=True).stdout
         assert found.split() == [f"{machine.home}/.ray/auth_token"], "the token is nowhere else, not in any log"
+
+
+def left_over(machine: Machine) -> list[str]:
+    """Processes of a machine other than its sshd and the one that looks; those that have ended do not count."""
+    listed = machine.run("ps -eo ppid=,stat=,args=").splitlines()
+    running = [line.split(None, 2) for line in listed]
+    left = [args for parent, state, args in running if parent != "0" and state[0] != "Z" and "sshd" not in args]
+    left = [args for args in left if not args.startswith("ps -eo")]
+    print(f"{machine.name}: {left}", flush=True)
+    return left
