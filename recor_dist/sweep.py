@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from recor_dist import journal
 from recor_dist.command import words_of_command_line
 from recor_dist.config import Config
-from recor_dist.files import exists, open_folder, read_bytes, read_json, write_json
+from recor_dist.files import exists, join, open_folder, read_bytes, read_json, write_json
 from recor_dist.track import SECONDS_AFTER_STOP, SWEEP, finish_within, sync_command, words_of
 
 log = logging.getLogger(__name__)
@@ -55,10 +55,23 @@ class Sweep:
         self._write(status)
         if not self.config.track.enabled:
             return
+        self._draw()
         words = [f"out={self.folder}", *(word for word in words_of(self.config.track) if not word.startswith("wait="))]
         sender = subprocess.Popen([sys.executable, "-m", "recor_dist.track", "sync", *words], start_new_session=True)
         if not finish_within(sender, SECONDS_AFTER_STOP if status == "stopped" else self.config.track.wait):
             log.warning("tracking: the sweep's record is not complete; %s brings the rest", sync_command(self.folder))
+
+    def _draw(self) -> None:
+        """What an answer costs against how right it is, for all methods of the sweep."""
+        from recor_dist.pictures import FOLDER, draw_sweep  # here, as its import takes seconds
+
+        try:
+            draw_sweep(
+                [run["out"] for run in self.runs if exists(open_folder(run["out"]), "result.json")],
+                join(self.folder, FOLDER),
+            )
+        except Exception:  # the sweep stands, whatever becomes of its picture
+            log.warning("the sweep's picture could not be drawn", exc_info=True)
 
     def _write(self, status: str) -> None:
         write_json(self.place, SWEEP, {"words": self.words, "runs": self.runs, "status": status})

@@ -205,6 +205,7 @@ def test_identity_leaves_out_placement_and_nothing_else() -> None:
         "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
         "checkpoint.every", "checkpoint.keep", "actors.count", "actors.num_cpus", "actors.num_gpus",
         "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
+        "track.enabled", "track.experiment", "track.register", "track.wait",
     }  # fmt: skip
 
 
