@@ -139,6 +139,7 @@ class RayEngine:
         self.furthest = state.step
         self.kept = state.step  # the newest step whose checkpoint the loop has
         self.refusals: Counter[str] = Counter()  # of weights, in a row
+        self.early: dict[int, tuple[Call, Receipt]] = {}  # the learner's answers that overtook the one before
         self.meter = Meter(config.batch_size, config.lag, time.monotonic())
         self._begin_life(state)
         for version in unevaluated:
@@ -423,6 +424,7 @@ class RayEngine:
         """A learner that goes on from this state, and the weights that tickets may name from there on."""
         now = time.monotonic()
         self.lives += 1
+        self.early.clear()
         self.weights = {version: ray.put(flat) for version, flat in state.versions.items()}
         handle = self.hire_learner()
         self._hire(LEARNER, handle, now)
@@ -442,11 +444,15 @@ class RayEngine:
     def _learned(self, call: Call, receipt: Receipt, now: float) -> None:
         """The learner has taken its step, or found that a finished ticket is gone."""
         step = call.step
-        tickets = self.pool.tickets(step)
-        self.learner_deadline = math.inf
         if receipt.metrics is None and not receipt.lost:
             return  # it followed a step that could not be taken; both will be asked for again
+        if step > self.pool.learned:  # Ray answers each call by itself: two may arrive in the wrong order
+            self.early[step] = call, receipt
+            return
+        tickets = self.pool.tickets(step)
+        self.learner_deadline = math.inf
         if receipt.lost:
+            self.early.clear()  # what was learned after it will be asked for again
             for group in receipt.lost:
                 log.warning("the batch of %s was lost with its node; it is issued again", tickets[group])
                 self.pool.ticket_lost(tickets[group])
@@ -480,6 +486,8 @@ class RayEngine:
         if state:
             self.kept = state.step
             self.happened.append(Checkpoint(state))
+        if step + 1 in self.early:
+            self._learned(*self.early.pop(step + 1), now)
 
     def _learner_lost(self, member: Member, cause: str) -> None:
         self.learner_losses += 1

@@ -18,6 +18,7 @@ import hashlib
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -563,6 +564,7 @@ def tell(line: str) -> None:
 def send(words: dict[str, str]) -> int:
     """Follows a run until the driver closes the pipe, or dies; then brings the rest, in bounded time."""
     os.nice(10)  # the training comes first
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `ray job stop` signals all; how the run ended is still to be told
     sys.stdout = sys.stderr  # whatever MLflow prints: the other end of the pipe may be gone
     ended = threading.Event()
 

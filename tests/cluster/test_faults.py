@@ -213,6 +213,36 @@ def test_what_went_down_with_a_node_is_named(cluster: Callable[..., Cluster], co
     assert isinstance(refused.value.cause, WeightsLost)
 
 
+def test_answers_of_the_learner_that_overtake_each_other_are_taken_in_order(
+    config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray answers every call by itself, so that of a later step may be seen first."""
+    words = ["method=clm", "epochs=6", "track.enabled=false"]
+    expected = train(config_in(*words))["weights_sha256"]
+    wait, learned = ray.wait, ray_engine.RayEngine._learned
+    overtaken: list[int] = []
+
+    def last_first(refs: list, **options: object) -> tuple[list, list]:
+        if options.get("num_returns"):  # the engine takes all that are there
+            ready, rest = wait(refs, **options)
+            return ready[::-1], rest
+        time.sleep(0.2)  # so that several are there
+        ready, _ = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+        if not ready:
+            return wait(refs, **options)
+        return ready[-1:], [ref for ref in refs if ref is not ready[-1]]
+
+    def watched(self: ray_engine.RayEngine, call: ray_engine.Call, *rest: object) -> None:
+        overtaken.extend([call.step] if call.step > self.pool.learned else [])
+        learned(self, call, *rest)
+
+    monkeypatch.setattr(ray, "wait", last_first)
+    monkeypatch.setattr(ray_engine.RayEngine, "_learned", watched)
+    result = train(config_in(*words, *RAY, "actors.count=3", f"out={tmp_path}/overtaken"))
+    assert overtaken, "the test wants answers in the wrong order"
+    assert result["weights_sha256"] == expected
+
+
 def test_shards_reach_a_node_that_cannot_reach_their_folder(
     cluster: Callable[..., Cluster], config_in: Configure, tmp_path: Path
 ) -> None:
