@@ -424,8 +424,8 @@ def statuses(word: str = "") -> list[str]:
 def goes_down(laptop: Laptop, file: Path, machines: dict[str, Machine], token: str) -> None:
     laptop.command("ray", "down", "-y", str(file))
     for machine in machines.values():
-        # A worker ends by itself when its head has been gone for a minute.
-        wait_until(lambda: not left_over(machine), f"nothing is left on the {machine.name}", 180)  # noqa: B023
+        # A worker ends by itself some two minutes after its head.
+        wait_until(lambda: not left_over(machine), f"nothing is left on the {machine.name}", 300)  # noqa: B023
         found = subprocess.run(["grep", "-rl", token, str(machine.home)], capture_output=True, text=True).stdout
         assert found.split() == [f"{machine.home}/.ray/auth_token"], "the token is nowhere else, not in any log"
 
