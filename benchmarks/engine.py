@@ -1,8 +1,7 @@
 """`python benchmarks/engine.py`: what Ray costs and what it gains, side by side in one run.
 
 Rounds of steps alternate between engine=local on one core and engine=ray with one actor and the learner on a core each,
-on the same model and data; every figure is a median over the rounds. Ratios, not lone times: machines are noisy. The
-model is that of scale=laptop, with a step of more than 100 ms.
+on the same model and data; every figure is a median over the rounds. Ratios, not lone times: machines are noisy.
 """
 
 import statistics
@@ -34,8 +33,7 @@ SETTLE = 1.0  # seconds in which actors and learner finish what they have in han
 
 def configure(folder: str, *words: str) -> Config:
     fixed = ["scale=laptop", "device=cpu", "precision=float32", "eval.every=0", "checkpoint.every=100000", "epochs=20"]
-    sizes = ["batch_size=256", "rollout_size=128", "actors.count=1"]
-    return compose([*fixed, *sizes, f"data.dir={folder}", *words])
+    return compose([*fixed, f"data.dir={folder}", "actors.count=1", *words])
 
 
 def seconds_of_ray(events: Iterator[Event]) -> float:
@@ -146,7 +144,7 @@ def main() -> None:
         with ray_cluster.session():
             ray_cluster.start(config)
             compare("lag=1 overlaps rollouts and learning", configure(folder, "lag=1"))
-            compare("lag=0 takes turns", configure(folder, "lag=0"))
+            compare("lag=0 takes turns", configure(folder, "batch_size=256", "lag=0"))
             print("\nfrom the end of an update until an actor has loaded its weights")
             publish_to_visible("the paper's 6M", ModelConfig(layers=3, width=384, heads=12))
             publish_to_visible("the paper's 11M", ModelConfig(layers=6, width=384, heads=12))
