@@ -5,7 +5,6 @@ Runs of equal identity end in the same weights, so a run that is found twice cou
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from pyarrow import fs
 
 from recor_dist.config import Config, Mistake, digest, flatten, unflatten
 from recor_dist.files import exists, join, open_folder, read_bytes, read_json
+from recor_dist.track import prepare_mlflow
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def _json(out: fs.SubTreeFileSystem, name: str) -> dict[str, Any] | None:
 
 def read_mlflow(uri: str) -> Iterator[Run]:
     """The runs that MLflow keeps at a tracking URI; runs of others, and parents of sweeps, are passed over."""
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # by default a server that is down costs minutes
+    prepare_mlflow()
     from mlflow import MlflowClient  # here, as it takes seconds to import
     from mlflow.exceptions import MlflowException
 
@@ -161,7 +161,15 @@ def _runs_of(client: Any, experiment: str) -> Iterator[Run]:
         page = client.search_runs([experiment], page_token=token)
         for found in page:
             if {"task.name", "method.name", "seed"} <= found.data.params.keys():
-                yield _from_mlflow(client, found)
+                run = _from_mlflow(client, found)
+                try:
+                    assert run.identity
+                except (ValueError, KeyError, TypeError) as error:
+                    log.warning(
+                        "%s: cannot be read as a run (%s: %s); left out", run.place, type(error).__name__, error
+                    )
+                else:
+                    yield run
         token = page.token
         if not token:
             return

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from recor_dist.command import command
 from recor_dist.config import Config
-from recor_dist.files import join
+from recor_dist.files import exists, join, open_folder
 from recor_dist.loop import Stopped, train
 from recor_dist.progress import set_up_logging
 from recor_dist.sweep import end_sweep, sweep_of_this_job
-from recor_dist.track import Tracker
+from recor_dist.track import Tracker, prepare_mlflow
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def main(config: Config) -> None:
         try:
             result = train(config, follow)
             show(result, config.out)
-            if tracker.process:
+            if config.track.enabled and not exists(open_folder(config.out), "model/MLmodel"):
                 draw(config.out)
         except Stopped as stopped:
             log.info("%s; the same command goes on from there", stopped)
@@ -48,6 +48,7 @@ def main(config: Config) -> None:
 def draw(out: str) -> None:
     """Pictures, the replay page and the MLflow model of a finished run, for the tracker to bring along."""
     # Here, as these imports take seconds, and a run should begin at once.
+    prepare_mlflow()
     from recor_dist.packaged import save_model
     from recor_dist.pictures import draw_pictures
     from recor_dist.replay import write_replay

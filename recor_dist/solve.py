@@ -24,12 +24,13 @@ from rich.text import Text as Styled
 from data.zebra import letter
 from recor_dist.command import plain_command
 from recor_dist.config import Mistake, setting
-from recor_dist.files import exists, open_folder, write_atomically
+from recor_dist.files import exists, open_folder, split_name, write_atomically
 from recor_dist.identity import FILE as RUN_FILE
 from recor_dist.messages import Generation
 from recor_dist.progress import progress_bar, set_up_logging
 from recor_dist.prompts import Text, decode, encode_response
 from recor_dist.solver import Solver, load_solver
+from recor_dist.track import prepare_mlflow
 from recor_dist.views import called, layout
 
 ENDINGS = (".parquet", ".jsonl", ".txt")
@@ -75,6 +76,7 @@ def open_solver(model: str) -> Solver:
 
 
 def _from_mlflow(model: str) -> Solver:
+    prepare_mlflow()
     import mlflow.artifacts  # here, as it takes seconds, and a run's folder needs none of it
     from mlflow.exceptions import MlflowException
 
@@ -255,9 +257,9 @@ def read_prompts(path: str) -> tuple[Any, list[Text], list[Text]]:
     """How to name a row, the prompts of a file, and its responses where every row has one."""
     if not path.endswith(ENDINGS):
         raise Mistake(f"input={path}: must end in {', '.join(ENDINGS)}")
-    parent, _, name = path.rpartition("/")
+    parent, name = split_name(path)
     try:
-        with open_folder(parent or ("/" if path.startswith("/") else ".")).open_input_file(name) as stream:
+        with open_folder(parent).open_input_file(name) as stream:
             content = stream.read()
     except OSError as error:
         raise Mistake(f"input={path}: cannot be read ({str(error).splitlines()[0]})") from None
@@ -278,7 +280,9 @@ def read_prompts(path: str) -> tuple[Any, list[Text], list[Text]]:
 def _rows(path: str, content: bytes) -> list[tuple[int, dict[str, Any]]]:
     """Rows with their numbers: those of the lines, or of the table, from 1."""
     if path.endswith(".txt"):
-        return [(i, {"prompt": line}) for i, line in enumerate(content.decode().splitlines(), 1) if line.strip()]
+        return [
+            (i, {"prompt": line.rstrip("\r")}) for i, line in enumerate(content.decode().split("\n"), 1) if line.strip()
+        ]
     if path.endswith(".parquet"):
         try:
             table = pq.read_table(pa.BufferReader(content))
@@ -289,7 +293,7 @@ def _rows(path: str, content: bytes) -> list[tuple[int, dict[str, Any]]]:
         columns = [name for name in ("prompt", "response") if name in table.column_names]
         return list(enumerate(table.select(columns).to_pylist(), 1))
     rows = []
-    for number, line in enumerate(content.decode().splitlines(), 1):
+    for number, line in enumerate(content.decode().split("\n"), 1):  # not splitlines: JSON may hold U+2028
         if line.strip():
             try:
                 row = json.loads(line)
@@ -305,14 +309,20 @@ def write_answers(path: str, rows: list[dict[str, Any]]) -> None:
     """All columns, or for .txt the responses alone, a line each."""
     if path.endswith(".parquet"):
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows), sink)
+        try:
+            table = pa.Table.from_pylist(rows)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            raise Mistake(
+                f"output={path}: a Parquet column holds prompts of one kind; write to a .jsonl file"
+            ) from None
+        pq.write_table(table, sink)
         content = sink.getvalue().to_pybytes()
     elif path.endswith(".jsonl"):
         content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
     else:
         content = "".join(row["response"] + "\n" for row in rows).encode()
-    parent, _, name = path.rpartition("/")
-    write_atomically(open_folder(parent or ("/" if path.startswith("/") else "."), create=True), name, content)
+    parent, name = split_name(path)
+    write_atomically(open_folder(parent, create=True), name, content)
 
 
 def main(config: SolveConfig) -> None:

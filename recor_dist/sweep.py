@@ -17,6 +17,7 @@ from collections import defaultdict
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 
 from recor_dist import journal
@@ -36,10 +37,11 @@ class Sweep:
         self.runs: list[dict[str, Any]] = known.get("runs", [])
         self.config: Config | None = None
         self.overrides: list[str] = []
+        self.swept: set[str] = set()
 
-    def begin(self, words: list[str], overrides: list[str], config: Config) -> None:
-        """A job begins: its own words, and those of the sweep."""
-        self.words, self.overrides, self.config = words, overrides, config
+    def begin(self, words: list[str], swept: set[str], overrides: list[str], config: Config) -> None:
+        """A job begins: the sweep's words, the keys that it sweeps over, and the job's own words."""
+        self.words, self.swept, self.overrides, self.config = words, swept, overrides, config
         self._write("running")
 
     def add(self, out: str) -> None:
@@ -55,7 +57,8 @@ class Sweep:
         self._write(status)
         if not self.config.track.enabled:
             return
-        self._draw()
+        if status != "stopped":
+            self._draw()
         words = [f"out={self.folder}", *(word for word in words_of(self.config.track) if not word.startswith("wait="))]
         sender = subprocess.Popen([sys.executable, "-m", "recor_dist.track", "sync", *words], start_new_session=True)
         if not finish_within(sender, SECONDS_AFTER_STOP if status == "stopped" else self.config.track.wait):
@@ -96,9 +99,9 @@ class Sweep:
                     file.write(json.dumps(line).encode() + b"\n")
 
     def _setting(self, overrides: list[str]) -> str:
-        """What tells these words from those of the other runs, but for the seed: `method:recor lag:1`."""
-        common = set.intersection(*(set(run["overrides"]) for run in self.runs))
-        own = [word.lstrip("+") for word in overrides if word not in common and not word.startswith("seed=")]
+        """What was swept of these words, but for the seed: `method:recor lag:1`."""
+        words = [word.lstrip("+") for word in overrides]
+        own = [word for word in words if word.split("=", 1)[0] in self.swept - {"seed"}]
         return " ".join(word.replace("=", ":", 1).replace("/", ".") for word in own)
 
 
@@ -121,7 +124,10 @@ def sweep_of_this_job(config: Config) -> Sweep | None:
         return None
     if not _current:
         _current.append(Sweep(hydra.sweep.dir))
-    _current[0].begin(sorted(words_of_command_line()), list(hydra.overrides.task), config)
+    words = words_of_command_line()
+    swept = {o.key_or_group for o in OverridesParser.create().parse_overrides(words) if o.is_sweep_override()}
+    swept |= {key.lstrip("+") for key in hydra.sweeper.params or {}}
+    _current[0].begin(sorted(words), swept, list(hydra.overrides.task), config)
     return _current[0]
 
 

@@ -4,9 +4,9 @@
                  written first, whatever happens              `python -m recor_dist.track send`
 
 Training starts the sender before its first step and closes its pipe after its last; in between nobody calls anybody.
-MLflow is imported by the sender alone. So a server that is down, slow or hung costs a training step nothing. When the
-pipe closes, be it that the run ended or that its process was killed, the sender brings the rest, sets the status and
-ends. What it could not bring, `python -m recor_dist.track sync out=DIR` brings later.
+No process but the sender imports MLflow before the last step. So a server that is down, slow or hung costs a training
+step nothing. When the pipe closes, be it that the run ended or that its process was killed, the sender brings the rest,
+sets the status and ends. What it could not bring, `python -m recor_dist.track sync out=DIR` brings later.
 
 Nothing is sent twice: `track.json` says how far the sender came, and before it goes on after a fault or a new start it
 asks the server which steps it has. A point carries the journal's time, so that a store which got it twice keeps one.
@@ -52,7 +52,7 @@ PERIOD, LONGEST_PAUSE = 2.0, 30.0  # seconds between two looks at the journal; a
 SECONDS_AFTER_STOP = 5.0
 INCOMPLETE = 3  # exit code of a sender that could not bring everything
 MLFLOW_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-# For the sender alone: it tries again by itself, and by default one call would block for minutes.
+# By default one call to a server that is down would block for minutes; the sender tries again by itself.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -298,8 +298,10 @@ class Delivery:
                 run_name=about.name,
             )
         self.run_id = self.state["run_id"] = run.info.run_id
-        # The journal that was saved of a lost machine may be shorter than what was sent.
-        self.state["sent"] = min(self.state.get("sent", 0), len(self.waiting))
+        # The journal that was saved of a lost machine may have other lines than were sent: then the server is asked.
+        sent = self.state.get("sent", 0)
+        known = 0 < sent <= len(self.waiting) and self.waiting[sent - 1].get("time") == self.state.get("time")
+        self.state["sent"] = sent if known else 0
         del self.waiting[: self.state["sent"]]
         self._save_state()
         params = {_name(key): _text(value) for key, value in about.params.items()}
@@ -379,6 +381,7 @@ class Delivery:
             while self.waiting:
                 points, count = self._next_batch()
                 self._log(points)
+                self.state["time"] = self.waiting[count - 1].get("time")
                 del self.waiting[:count]
                 self.state["sent"] += count
                 self._save_state()
@@ -437,30 +440,32 @@ class Delivery:
     # the end
 
     def finish(self, *, training: bool = False) -> None:
-        """After the last record: tags, artifacts, the registered model, and how the run ended."""
+        """After the last record: how the run ended; then artifacts and the registered model, which may take long."""
         about = about_of(self.folder)
-        self._bring_artifacts()
-        if self.register and exists(self.folder, "model/MLmodel"):
-            self._register_model()
         killed = about.status == "running" and not training
         if self.sweep and (killed or about.status == "stopped"):
             self._hang_under_parent("KILLED")
         self._tell_about(about, "stopped" if killed else about.status)
+        self._bring_artifacts()
+        if self.register and exists(self.folder, "model/MLmodel"):
+            self._register_model()
 
     def _bring_artifacts(self) -> None:
         sent = self.state.setdefault("artifacts", {})
-        for name in self._artifacts():
-            content = read_bytes(self.folder, name)
-            checksum = hashlib.sha256(content).hexdigest()
-            if sent.get(name) == checksum:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                path = os.path.join(folder, os.path.basename(name))
-                with open(path, "wb") as file:
-                    file.write(content)
-                self.client.log_artifact(self.run_id, path, os.path.dirname(name) or None)
-            sent[name] = checksum
-            self._save_state()
+        try:
+            for name in self._artifacts():
+                content = read_bytes(self.folder, name)
+                checksum = hashlib.sha256(content).hexdigest()
+                if sent.get(name) == checksum:
+                    continue
+                with tempfile.TemporaryDirectory() as folder:
+                    path = os.path.join(folder, os.path.basename(name))
+                    with open(path, "wb") as file:
+                        file.write(content)
+                    self.client.log_artifact(self.run_id, path, os.path.dirname(name) or None)
+                sent[name] = checksum
+        finally:
+            self._save_state()  # not after each: one that is sent twice overwrites itself
 
     def _artifacts(self) -> Iterator[str]:
         for name in ARTIFACTS:
@@ -550,6 +555,12 @@ def alone(folder: fs.SubTreeFileSystem, *, wait: bool = False) -> Iterator[None]
                 f"{folder.base_path.rstrip('/')}: another process is sending its record; wait for it"
             ) from None
         yield
+
+
+def prepare_mlflow() -> None:
+    """To be called before MLflow is imported: no telemetry, no minutes of waiting, unless somebody wants them."""
+    for key, value in ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------
@@ -663,8 +674,7 @@ def main() -> int:
             raise Mistake(usage)
         if unknown := words.keys() - commands[command][1]:
             raise Mistake(f"{min(unknown)}: no such setting; {usage}")
-        for key, value in ENVIRONMENT.items():
-            os.environ.setdefault(key, value)
+        prepare_mlflow()
         return commands[command][0](words)
     except Mistake as mistake:
         print(f"error: {mistake}", file=sys.stderr)

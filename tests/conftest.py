@@ -47,6 +47,7 @@ def _ray_of_our_own() -> Iterator[None]:
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }.items():
             patch.setenv(key, value)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)  # nor the record of somebody else
         yield
 
 

@@ -2,7 +2,7 @@
 
 Before step N of the gates it waits until the file `gate-N` lies in the working directory, so that a test can do what it
 wants to a server, or to this process, at a known step. With FILES=PATH it writes down, as JSON, every source file whose
-code the main thread ran from its first step to its last, and the modules that were imported in the end.
+code the main thread ran from its first step to its last, and the modules that were imported by then.
 """
 
 import json
@@ -22,6 +22,7 @@ from recor_dist.sweep import end_sweep
 GATES = [int(step) for step in os.environ.get("GATES", "").split(",") if step]
 FILES = os.environ.get("FILES")
 seen: set[str] = set()
+modules: list[str] = []  # imported when the last step was done
 update = Learner.update
 
 
@@ -47,11 +48,12 @@ def main(config: Config) -> None:
             return train(*arguments)
         finally:
             sys.setprofile(None)
+            modules.extend(sorted(sys.modules))
 
     run.train = train_and_note
     run.main(config)
     if FILES:
-        Path(FILES).write_text(json.dumps({"files": sorted(seen), "modules": sorted(sys.modules)}))
+        Path(FILES).write_text(json.dumps({"files": sorted(seen), "modules": modules}))
 
 
 if __name__ == "__main__":

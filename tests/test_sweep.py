@@ -28,7 +28,7 @@ def test_mean_and_deviation_over_the_seeds() -> None:
 def test_a_setting_is_all_that_was_swept_but_the_seed(tmp_path: Path) -> None:
     sweep = Sweep(str(tmp_path / "sweep"))
     jobs = [["task=arg", f"+sweep/x={m}", f"lag={lag}", f"seed={s}"] for m in "ab" for lag in (0, 1) for s in (0, 1)]
-    sweep.runs = [{"overrides": job, "out": ""} for job in jobs]
+    sweep.swept = {"sweep/x", "lag", "seed"}
     labels = [sweep._setting(job) for job in jobs]
     assert labels[::2] == labels[1::2] == [f"sweep.x:{m} lag:{n}" for m in "ab" for n in (0, 1)]
 
@@ -64,6 +64,8 @@ def test_a_sweep_is_a_parent_with_its_runs_and_one_that_fails_does_not_end_it(
             assert_complete(uri, out)
         experiment = client_of(uri).get_experiment_by_name("recor_dist").experiment_id
         assert len(client_of(uri).search_runs([experiment])) == 3
+        pictures = client_of(uri).list_artifacts(parent.info.run_id, "pictures")
+        assert [picture.path for picture in pictures] == ["pictures/flops_accuracy.png"]
         return parent
 
     parent = look()
@@ -74,8 +76,12 @@ def test_a_sweep_is_a_parent_with_its_runs_and_one_that_fails_does_not_end_it(
         "track.wait": "120",
     }
     accuracies = [json.loads((out / "result.json").read_text())["test"]["token_accuracy"] for out in outs]
-    assert parent.data.metrics["eval/test/token_accuracy/mean"] == pytest.approx(statistics.fmean(accuracies))
-    assert parent.data.metrics["eval/test/token_accuracy/deviation"] == pytest.approx(statistics.stdev(accuracies))
+    assert parent.data.metrics["batch_size:32/eval/test/token_accuracy/mean"] == pytest.approx(
+        statistics.fmean(accuracies)
+    )
+    assert parent.data.metrics["batch_size:32/eval/test/token_accuracy/deviation"] == pytest.approx(
+        statistics.stdev(accuracies)
+    )
 
     again = run_sweep(tmp_path, *words)
     assert again.stderr.count("this run is finished") == 2

@@ -69,7 +69,7 @@ def test_every_combination_is_valid(sweep: str, task: str, scale: str) -> None:
 
 
 def test_a_sweep_is_one_command(tmp_path: Path) -> None:
-    words = ["+sweep=token_queries", "task=arg", "scale=smoke", "engine=local"]
+    words = ["+sweep=token_queries", "task=arg", "scale=smoke", "engine=local", "track.enabled=false"]
     command = [sys.executable, "-m", "recor_dist.run", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

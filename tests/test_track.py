@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -218,6 +219,26 @@ def test_a_batch_whose_answer_was_lost_is_not_sent_again(
     assert points_in_store(store, out) == before
 
 
+def test_a_journal_that_was_written_anew_in_another_order_loses_no_point(
+    store: str, folder: Callable[..., Path]
+) -> None:
+    """The machine that wrote the first one is lost; an evaluation came at another time in the second."""
+
+    def line(step: int, name: str, life: int) -> str:
+        return json.dumps({"step": step, name: float(step), "time": 1000.0 * life + step}) + "\n"
+
+    out = folder(status="running")
+    steps = [line(n, "loss/lm", 1) for n in (1, 2, 3)]
+    (out / "metrics.jsonl").write_text("".join([*steps[:2], line(2, "eval/val/exact_match", 1), steps[2]]))
+    deliver(out)
+    steps = [line(n, "loss/lm", 2) for n in (1, 2, 3, 4, 5)]
+    (out / "metrics.jsonl").write_text("".join([*steps[:4], line(2, "eval/val/exact_match", 2), steps[4]]))
+    deliver(out)
+    points = points_in_store(store, out)
+    assert [step for step, _, _ in points["loss/lm"]] == [1, 2, 3, 4, 5]
+    assert [step for step, _, _ in points["eval/val/exact_match"]] == [2]
+
+
 def test_a_run_that_somebody_deleted_is_told_anew(store: str, folder: Callable[..., Path]) -> None:
     out = folder({"loss/lm": 2.0}, {"loss/lm": 1.0})
     first = deliver(out).run_id
@@ -389,3 +410,16 @@ def test_a_run_is_recorded_in_the_store_that_mlflow_ui_shows_in_the_same_folder(
     assert run.info.status == "FINISHED"
     assert run.info.artifact_uri.startswith(f"{tmp_path}/mlruns/")
     assert "git_commit" in run.data.tags or "source_sha256" in run.data.tags
+    listed = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id)}
+    assert listed == {"model", "pictures", "replay.html", "result.json"}
+    drawn = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id, "pictures")}
+    assert drawn == {f"pictures/{name}.png" for name in ("calibration", "curves", "order_map")}
+    answers = [
+        subprocess.run(
+            [sys.executable, "-m", "recor_dist.solve", f"model={model}", "prompt=012", "format=json"],
+            cwd=tmp_path, env={**os.environ, "MLFLOW_TRACKING_URI": uri}, capture_output=True, text=True, timeout=600,
+        )
+        for model in (f"runs:/{run.info.run_id}/model", "out")
+    ]  # fmt: skip
+    assert [answer.returncode for answer in answers] == [0, 0], answers[0].stderr
+    assert answers[0].stdout == answers[1].stdout != ""

@@ -1,0 +1,53 @@
+"""MLflow's own pages show runs of ours: the table of runs, their curves, and two of them compared."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.browser.conftest import Page
+from tests.mlflow_store import Server, run_of, sync
+
+# Warnings are MLflow's own. Slow: a server and a browser have to start.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+TEXT = "document.body.innerText"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+def test_the_table_lists_our_runs_and_two_are_compared(
+    page: Page, server: Server, trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    found = []
+    for method in ("recor", "mdm"):
+        out = trained(f"method={method}")
+        done = sync(out, server.uri, tmp_path)
+        assert done.returncode == 0, done.stderr
+        found.append(run_of(server.uri, out).info)
+    ids, experiment = [run.run_id for run in found], found[0].experiment_id
+    page.resize(1800, 1000)
+    page.open(f"{server.uri}/#/experiments/{experiment}/runs?compareRunsMode=TABLE")
+    for run_id in ids:
+        page.wait_for(f"document.querySelector('a[href*={json.dumps(run_id)}]') !== null")
+    assert "2 matching runs" in page.js(TEXT)
+
+    page.open(f"{server.uri}/#/experiments/{experiment}/runs?compareRunsMode=CHART")
+    page.wait_for(f"{TEXT}.includes('eval/test/exact_match')")
+
+    both, where = quote(json.dumps(ids)), quote(json.dumps([experiment]))
+    page.open(f"{server.uri}/#/compare-runs?runs={both}&experiments={where}")
+    page.wait_for(f"{TEXT}.includes('Comparing 2 Runs from 1 Experiment')")
+    rows = [line.split("\t") for line in page.js(TEXT).splitlines()]
+    assert ["method.name", "recor", "mdm"] in rows
+    # Long lists are rendered as far as they are seen.
+    assert {"weights_sha256", "eval/test/adamdm_prob/exact_match"} <= {row[0] for row in rows}
