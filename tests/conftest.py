@@ -17,6 +17,7 @@ from recor_dist.messages import Rows, Shape
 from recor_dist.model import Model
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two processes share the tests, file by file; those of Ray are for one of them, as each fills the machine."""
     for item in items:
