@@ -7,10 +7,10 @@ run: .venv/installed
 	.venv/bin/python -m recor_dist.run task=arg method=recor scale=laptop
 
 test: .venv/installed lint
-	.venv/bin/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-slow: .venv/installed
-	.venv/bin/python -m pytest -n 2 --dist loadgroup -m slow
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m slow
 
 lint: .venv/installed
 	.venv/bin/ruff check .

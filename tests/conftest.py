@@ -17,14 +17,6 @@ from recor_dist.messages import Rows, Shape
 from recor_dist.model import Model
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests, file by file; those of Ray are for one of them, as each fills the machine."""
-    for item in items:
-        group = "ray" if "cluster" in item.path.parts else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _torch_as_in_a_run() -> None:
     set_up_torch(compose(["scale=smoke", "engine=local"]))
