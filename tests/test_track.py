@@ -416,7 +416,7 @@ def test_a_run_is_recorded_in_the_store_that_mlflow_ui_shows_in_the_same_folder(
     assert drawn == {f"pictures/{name}.png" for name in ("calibration", "curves", "order_map")}
     answers = [
         subprocess.run(
-            [sys.executable, "-m", "recor_dist.solve", f"model={model}", "prompt=012", "format=json"],
+            [sys.executable, "-m", "recor_dist.solve", f"model={model}", "prompt=0120", "format=json"],
             cwd=tmp_path, env={**os.environ, "MLFLOW_TRACKING_URI": uri}, capture_output=True, text=True, timeout=600,
         )
         for model in (f"runs:/{run.info.run_id}/model", "out")
