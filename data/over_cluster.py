@@ -22,10 +22,11 @@ def make_over_cluster(jobs: list[Job]) -> Iterator[Made]:
     waiting, under_way = list(reversed(jobs)), {}
     try:
         while waiting or under_way:
-            while waiting and len(under_way) < _room(waiting[-1][0]):
-                config, split, index, _ = job = waiting.pop()
+            room = _room(jobs[0][0]) - len(under_way)
+            for job in [waiting.pop() for _ in range(min(room, len(waiting)))]:
+                config, split, index, _ = job
                 under_way[remote.remote(config, split, index)] = job
-            patience = next(iter(under_way.values()))[0].deadline.join
+            patience = jobs[0][0].deadline.join
             ready, _ = ray.wait(list(under_way), timeout=patience)
             if not ready:
                 raise Mistake(
@@ -45,6 +46,7 @@ def rows_of_shard(config: Config, split: str, index: int) -> NotedRows:
 
 
 def _room(config: Config) -> int:
+    """How many shards may be under way; more when nodes have joined."""
     return A_CPU * (config.data.jobs or max(1, int(ray.cluster_resources().get("CPU", 1))))
 
 

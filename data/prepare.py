@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 
@@ -154,21 +153,15 @@ def _end_with_parent() -> None:
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-@contextmanager
-def cluster_if_any(task: Task) -> Iterator[Run | None]:
+def cluster_if_any() -> Run | None:
     """Who makes slow shards where a Ray cluster can be reached: all of its machines."""
-    if not task.slow:
-        yield None
-        return
     from recor_dist import ray_cluster  # here, as Ray's import takes a second
 
-    with ray_cluster.session():
-        if ray_cluster.connect():
-            from data.over_cluster import make_over_cluster
+    if not ray_cluster.connect():
+        return None
+    from data.over_cluster import make_over_cluster
 
-            yield make_over_cluster
-        else:
-            yield None
+    return make_over_cluster
 
 
 # --- where it lies, and the command ----------------------------------------------------------------------------------
@@ -189,8 +182,7 @@ def _remedy(config: Config) -> str:
 def main(config: Config) -> None:
     set_up_logging()
     task = task_of(config)
-    with cluster_if_any(task) as run:
-        data = prepare(config, task, run)
+    data = prepare(config, task, cluster_if_any() if task.slow else None)
     counts = ", ".join(f"{data.rows_of(split):,} {split}" for split in SPLITS)
     print(f"{data.uri}: {counts} rows, N={task.N}, M={task.M}, V={len(task.vocabulary.tokens)}")
     print(f"manifest sha256 {data.manifest.checksum}")

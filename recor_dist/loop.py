@@ -28,7 +28,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from data.prepare import Run, open_data
+from data.prepare import cluster_if_any, open_data
 from data.shards import Dataset
 from data.tasks import task_of
 from learner.update import LearnerState, initial_state
@@ -92,24 +92,11 @@ def train(config: Config, follow: Callable[[str], None] = lambda journal: None) 
             return result
         if config.engine == "local":
             check_machine(config, about, out, fingerprint(config))
-        data = open_data(config, task, _over_cluster(config))
+        data = open_data(config, task, cluster_if_any() if config.engine == "ray" else None)
         check_data(config, data, about, out)
         note_start(config, about)
         with _status(about, out):
             return _train(config, data, out, about, follow)
-
-
-def _over_cluster(config: Config) -> Run | None:
-    """Who makes shards that are missing: the cluster's machines, where the run is on one."""
-    if config.engine == "local":
-        return None
-    from recor_dist import ray_cluster
-
-    if not ray_cluster.connect():
-        return None
-    from data.over_cluster import make_over_cluster
-
-    return make_over_cluster
 
 
 def _finished(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:

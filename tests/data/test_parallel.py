@@ -73,7 +73,13 @@ def test_a_stopped_or_killed_preparation_leaves_no_process_behind_and_goes_on_wh
     deadline = time.monotonic() + 200
     times: dict[Path, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
-        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+            # A shell's background jobs ignore Ctrl-C, and hand that down to tests that it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         while len(_made(tmp_path)) <= len(times):
             assert time.monotonic() < deadline
             assert process.poll() is None
