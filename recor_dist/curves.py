@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recor_dist.config import digest
-from recor_dist.figures import caption, look_at, look_of, name_of, new_figure, place_of, styled
+from recor_dist.figures import caption, look_at, look_of, new_figure, styled
 from recor_dist.methods import headline_decoder
+from recor_dist.names import name_of, place_of
 from recor_dist.tables import Condition, Group
 
 Lines = dict[str, list[tuple[float, float, float, float]]]  # name -> (step, mean, lowest, highest)

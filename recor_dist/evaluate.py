@@ -43,14 +43,18 @@ def kendall_tau(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return agreement / (M * (M - 1) / 2)
 
 
+def mean_steps(fills: np.ndarray, rows: int) -> np.ndarray:
+    """(M,): the mean step, from 1, at which each slot was filled, of fills (M, steps)."""
+    return fills @ np.arange(1, fills.shape[1] + 1) / rows
+
+
 def summarise(sums: EvalSums) -> dict[str, Any]:
     """The figures that are reported for a split."""
-    M, last_step = sums.fills.shape
     summary = {
         "rows": sums.rows,
         "exact_match": sums.exact / sums.rows,
-        "token_accuracy": sums.tokens / (sums.rows * M),
-        "mean_step": [float(step) for step in sums.fills @ np.arange(1, last_step + 1) / sums.rows],  # by slot, from 1
+        "token_accuracy": sums.tokens / (sums.rows * len(sums.fills)),
+        "mean_step": mean_steps(sums.fills, sums.rows).tolist(),  # by slot
     }
     return summary if sums.tau is None else {**summary, "kendall_tau": sums.tau / sums.rows}
 

@@ -9,6 +9,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from recor_dist.names import place_of
+
 PALETTE = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
     *("#56B4E9", "#555555", "#8A6D00", "#6A3D9A", "#B2182B"),  # the last four are ours, in lightness apart from those
@@ -40,38 +42,6 @@ STYLE = {
     "savefig.facecolor": "white",
     "svg.hashsalt": "recor_dist",  # the same figure gives the same bytes
 }
-
-NAMES = {
-    "recor": "ReCOR",
-    "ar_gt": "AR-GT",
-    "clm": "CLM",
-    "ao_arm": "AO-ARM",
-    "mdm": "MDM",
-    "adamdm_prob": "AdaMDM (probability)",
-    "adamdm_margin": "AdaMDM (margin)",
-    "sufmdm": "SufMDM",
-    "adasufmdm_prob": "AdaSufMDM (probability)",
-    "adasufmdm_margin": "AdaSufMDM (margin)",
-}
-TASKS = {"arg": "ARG", "mul": "MUL", "sudoku": "Sudoku", "zebra": "Zebra", "custom": "custom"}
-
-
-def split_steps(decoder: str) -> tuple[str, str]:
-    """The decoder, and T where its name tells it: adamdm_prob_T2 -> adamdm_prob, "2"."""
-    base, mark, steps = decoder.rpartition("_T")
-    return (base, steps) if mark and steps.isdecimal() else (decoder, "")
-
-
-def name_of(decoder: str) -> str:
-    """As people call it: adamdm_prob_T2 -> AdaMDM (probability), T=2."""
-    base, steps = split_steps(decoder)
-    return NAMES.get(base, base) + (f", T={steps}" if steps else "")
-
-
-def place_of(decoder: str) -> tuple[str, int, str]:
-    """Where it stands among others: full decoders before those of few steps, known ones in their order."""
-    base, steps = split_steps(decoder)
-    return steps, list(NAMES).index(base) if base in NAMES else len(NAMES), base
 
 
 def look_of(decoder: str) -> tuple[str, str]:

@@ -26,26 +26,14 @@ from data.tasks import task_of
 from recor_dist.checkpoint import load_model
 from recor_dist.config import Config, Mistake, RecorConfig, SudokuConfig, ZebraConfig, unflatten
 from recor_dist.decode import generate
-from recor_dist.figures import (
-    FAINT,
-    INK,
-    PALETTE,
-    TASKS,
-    caption,
-    look_at,
-    look_of,
-    name_of,
-    new_figure,
-    place_of,
-    split_steps,
-    styled,
-    to_bytes,
-)
+from recor_dist.evaluate import mean_steps
+from recor_dist.figures import FAINT, INK, PALETTE, caption, look_at, look_of, new_figure, styled, to_bytes
 from recor_dist.files import exists, join, open_folder, read_json, write_atomically
 from recor_dist.identity import read_about
 from recor_dist.messages import Rows
 from recor_dist.methods import METHODS, headline_decoder
 from recor_dist.model import Model, filled_slots
+from recor_dist.names import TASKS, name_of, place_of, split_steps
 from recor_dist.records import once, read_metrics, read_run
 from recor_dist.rng import rng
 from recor_dist.tables import CostPoint, conditions, costs, group_runs, label
@@ -88,11 +76,6 @@ def _title(config: Config) -> str:
 def shares(fills: np.ndarray, rows: int) -> np.ndarray:
     """(M, steps): the share of answers that filled a slot at a step."""
     return fills / rows
-
-
-def mean_steps(fills: np.ndarray, rows: int) -> np.ndarray:
-    """(M,): the mean step, from 1, at which each slot was filled."""
-    return fills @ np.arange(1, fills.shape[1] + 1) / rows
 
 
 def board_of(config: Config) -> tuple[int, int] | None:

@@ -22,14 +22,14 @@ from recor_dist.device import autocast, resolve_device, set_up_torch
 from recor_dist.evaluate import pad_rows
 from recor_dist.files import exists, join, open_folder, read_json, split_name, write_atomically
 from recor_dist.messages import Generation, Rows
+from recor_dist.names import name_of
 from recor_dist.progress import progress_bar, set_up_logging
 from recor_dist.rng import rng
 from recor_dist.solver import Solver, load_solver
 from recor_dist.views import called, layout
 
 log = logging.getLogger(__name__)
-LABELS = {"recor": "ReCOR", "clm": "CLM", "ar_gt": "AR-GT", "ao_arm": "AO-ARM"}
-TASKS = {
+TITLES = {
     "arg": "Autoregression",
     "mul": "Multiplication",
     "sudoku": "Sudoku",
@@ -125,7 +125,7 @@ def _panel(solver: Solver, decoder: str, test: Rows, rows: int, figures: str) ->
     """A decoder's answers to the first rows of the test."""
     answers = []
     size = solver.config.eval.size
-    with progress_bar(f"answering as {label(decoder)}", len(test)) as advance:
+    with progress_bar(f"answering as {name_of(decoder)}", len(test)) as advance:
         for index in range(math.ceil(len(test) / size)):
             ticket = test.select(np.arange(index * size, min(index * size + size, len(test))))
             random = rng(solver.config.seed, f"evaluate/test/{decoder}", index)
@@ -133,7 +133,7 @@ def _panel(solver: Solver, decoder: str, test: Rows, rows: int, figures: str) ->
                 generation = solver.decoders[decoder].answer(solver.model, pad_rows(ticket, size).prompts, random)
             answers += [_answer(solver, generation, row) for row in range(len(ticket))]
             advance(len(ticket))
-    return {"name": label(decoder), "figures": figures, "steps": generation.last_step, "answers": answers[:rows]}
+    return {"name": name_of(decoder), "figures": figures, "steps": generation.last_step, "answers": answers[:rows]}
 
 
 def _answer(solver: Solver, generation: Generation, row: int) -> dict[str, Any]:
@@ -150,15 +150,6 @@ def _figures(out: str, decoder: str) -> str:
     decoders = read_json(folder, "result.json")["test"].get("decoders", {}) if exists(folder, "result.json") else {}
     figures = decoders.get(decoder)
     return f"{figures['exact_match']:.1%} of {figures['rows']:,} test answers exact" if figures else ""
-
-
-def label(decoder: str) -> str:
-    """A decoder as the paper calls it."""
-    name, _, few = decoder.partition("_T")
-    name, _, score = name.partition("_") if "mdm" in name else (name, "", "")
-    called = LABELS.get(name) or name.replace("suf", "Suf").replace("mdm", "MDM").replace("ada", "Ada")
-    score = {"prob": ", top probability", "margin": ", top margin"}.get(score, "")
-    return called + score + (f", {few} passes" if few else "")
 
 
 def _tell_apart(panels: list[dict[str, Any]], seeds: list[int]) -> None:
@@ -182,7 +173,7 @@ def _page(solver: Solver, rows: Rows, panels: list[dict[str, Any]]) -> str:
     for panel in panels:
         for answer, example in zip(panel["answers"], examples, strict=True):
             answer["names"] = [called(example["layout"], slot, token) for slot, token in enumerate(answer["tokens"])]
-    content = {"task": TASKS[solver.config.task.name], "examples": examples, "panels": panels}
+    content = {"task": TITLES[solver.config.task.name], "examples": examples, "panels": panels}
     template = (files("recor_dist") / "pages/replay.html").read_text(encoding="utf-8")
     return template.replace("__CONTENT__", as_script(content))
 

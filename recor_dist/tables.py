@@ -15,8 +15,8 @@ import numpy as np
 
 from recor_dist.command import compose
 from recor_dist.config import digest, flatten
-from recor_dist.figures import NAMES, TASKS, name_of, place_of, split_steps
 from recor_dist.methods import headline_decoder
+from recor_dist.names import NAMES, TASKS, name_of, place_of, split_steps
 from recor_dist.records import Run
 
 # Exact match as the paper prints it, from its tables; without a deviation where it quotes others.

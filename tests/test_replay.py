@@ -15,7 +15,8 @@ import pytest
 
 from recor_dist.command import plain_command
 from recor_dist.config import Mistake
-from recor_dist.replay import ABOUT, ReplayConfig, as_script, label, main, write_replay
+from recor_dist.names import name_of
+from recor_dist.replay import ABOUT, ReplayConfig, as_script, main, write_replay
 
 NASTY = ["</script>", "<!--<script>", "&lt;", "\u2028", "'\"`${1}", "ünï 一"]
 
@@ -57,7 +58,7 @@ def test_the_answers_are_those_that_the_test_counted(
     content = content_of(write_replay(str(out), decoders=list(decoders), rows=1000, file=f"{tmp_path}/all.html"))
     truth = np.array([example["truth"] for example in content["examples"]])
     assert truth.shape == (40, 4)
-    assert [panel["name"] for panel in content["panels"]] == [label(name) for name in decoders]
+    assert [panel["name"] for panel in content["panels"]] == [name_of(name) for name in decoders]
     for panel, figures in zip(content["panels"], decoders.values(), strict=True):
         right = np.array([answer["tokens"] for answer in panel["answers"]]) == truth
         steps = np.array([answer["steps"] for answer in panel["answers"]])
@@ -140,13 +141,13 @@ def test_rows_that_are_gone_are_made_again(trained: Callable[..., Path], tmp_pat
         ("recor", "ReCOR"),
         ("ar_gt", "AR-GT"),
         ("mdm", "MDM"),
-        ("sufmdm_T2", "SufMDM, 2 passes"),
+        ("sufmdm_T2", "SufMDM, T=2"),
         ("adasufmdm_margin", "AdaSufMDM, top margin"),
-        ("adamdm_prob_T2", "AdaMDM, top probability, 2 passes"),
+        ("adamdm_prob_T2", "AdaMDM, top probability, T=2"),
     ],
 )
 def test_decoders_are_called_as_in_the_paper(decoder: str, name: str) -> None:
-    assert label(decoder) == name
+    assert name_of(decoder) == name
 
 
 def test_the_command_says_where_the_page_is(trained: Callable[..., Path], tmp_path: Path) -> None:

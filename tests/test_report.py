@@ -210,7 +210,7 @@ def test_equal_compute_is_told_against_recor() -> None:
     assert rows["ReCOR"] == ["2", "0.00", "1.00", "0.900 (1)", "*0.987 ± 0.007*"]
     assert rows["CLM"][2] == "0.50"
     assert rows["MDM, T=2"][:3] == ["2", "0.00", "1.00"]
-    assert rows["AdaMDM (margin)"][0::2] == ["20", "10.00", "*0.174 ± 0.036*"]
+    assert rows["AdaMDM, top margin"][0::2] == ["20", "10.00", "*0.174 ± 0.036*"]
     without = compute_table(group_runs([made_up("method=clm")]), conditions(groups)[0])
     assert rows_of(without)["CLM"][2] == "–"
     assert "What an answer of ReCOR costs is not recorded here." in without
