@@ -6,15 +6,33 @@ Without workers it is a cluster of one machine.
 
 import getpass
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import MISSING
 
-from recor_dist.config import Mistake, nearest
+from recor_dist.command import plain_command
+from recor_dist.config import Mistake, setting
 
 FILE = Path(__file__).parent.parent / "cluster.yaml"
 OF_AWS = ("available_node_types", "head_node_type", "max_workers", "upscaling_speed")
+ABOUT = [
+    "Prints cluster.yaml for hosts of your own, for `ray up`.",
+    "",
+    "  python -m recor_dist.cluster head=10.0.0.1 workers=10.0.0.2,10.0.0.3 user=ada > hosts.yaml",
+]
+
+
+@dataclass
+class ClusterConfig:
+    """Your hosts."""
+
+    head: str = setting(MISSING, "host of the head")
+    workers: str | None = setting(None, "further hosts, separated by commas; without any the head is all there is")
+    user: str | None = setting(None, "whom ssh logs in as; by default you")
+    key: str | None = setting(None, "ssh's private key, where it is not the default one")
 
 
 def for_hosts(cluster: dict[str, Any], head: str, workers: list[str], user: str, key: str | None) -> dict[str, Any]:
@@ -28,27 +46,16 @@ def for_hosts(cluster: dict[str, Any], head: str, workers: list[str], user: str,
     return {**kept, "provider": provider, "auth": auth, "head_start_ray_commands": [*before, started]}
 
 
-def main(words: list[str]) -> None:
-    settings = {"head": "", "workers": "", "user": getpass.getuser(), "key": ""}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name not in settings or not equals or not value:
-            raise Mistake(f"{word}: write head=HOST, workers=HOST,HOST, user=NAME or key=FILE{nearest(name, settings)}")
-        settings[name] = value
-    if not settings["head"]:
-        raise Mistake("head: which host is to be the head? Write head=HOST")
-    workers = [host for host in settings["workers"].split(",") if host]
-    if len({settings["head"], *workers}) <= len(workers):
-        raise Mistake(f"workers={settings['workers']}: name each host once, and the head only as head")
-    hosts = for_hosts(
-        yaml.safe_load(FILE.read_text()), settings["head"], workers, settings["user"], settings["key"] or None
-    )
+def main(config: ClusterConfig) -> None:
+    if not config.head:
+        raise Mistake("head=: which host is to be the head? Write head=HOST")
+    workers = [host for host in (config.workers or "").split(",") if host]
+    if len({config.head, *workers}) <= len(workers):
+        raise Mistake(f"workers={config.workers}: name each host once, and the head only as head")
+    cluster = yaml.safe_load(FILE.read_text())
+    hosts = for_hosts(cluster, config.head, workers, config.user or getpass.getuser(), config.key)
     yaml.safe_dump(hosts, sys.stdout, sort_keys=False, width=1000)
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except Mistake as mistake:
-        print(f"error: {mistake}", file=sys.stderr)
-        sys.exit(2)
+    plain_command(ClusterConfig, main, ABOUT)

@@ -6,7 +6,7 @@ Whoever comes back to the folder must bring the same identity; where the run is 
 
 import hashlib
 import subprocess
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from data.shards import Dataset
 from data.tasks import Task
-from recor_dist.config import SCHEMAS, Config, Mistake, digest, flatten
+from recor_dist.config import Config, Mistake, digest, flatten
 from recor_dist.files import exists, join, open_folder, read_json, write_json
 
 FILE = "run.json"
@@ -39,19 +39,6 @@ def read_about(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:
         return None
     except ValueError:
         raise Mistake(f"{out.base_path}{FILE}: is damaged; choose another out, or put back the file") from None
-
-
-def config_of(about: dict[str, Any]) -> Config:
-    """The configuration that run.json tells. What is new since has its default; what is gone since is left out."""
-    settings = about["settings"]
-    task, method = (SCHEMAS[group][settings[f"{group}.name"]]() for group in ("task", "method"))
-    config = Config(task=task, method=method)
-    for key, value in settings.items():
-        *groups, name = key.split(".")
-        part = reduce(lambda part, group: getattr(part, group, None), groups, config)
-        if hasattr(part, name):
-            setattr(part, name, value)
-    return config
 
 
 def keep_earlier_choices(config: Config) -> None:

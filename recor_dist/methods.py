@@ -96,8 +96,7 @@ def make_learner(config: Config, shape: Shape, steps: int) -> Learner:
     set_up_torch(config)
     method, model = METHODS[config.method.name], build_model(config, shape)
     if config.learner.compile:
-        for (
-            block
-        ) in model.blocks:  # every method's forward goes through them; actors with their caches stay as they are
+        # Every method's forward goes through the blocks; actors with their caches stay as they are.
+        for block in model.blocks:
             block.compile()
     return Learner(config, model, steps, method.loss, method.statistics)

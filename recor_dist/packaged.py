@@ -34,8 +34,8 @@ from pyarrow import fs
 from recor_dist.config import Mistake, setting
 from recor_dist.files import exists, join, open_folder
 from recor_dist.identity import read_about
-from recor_dist.prompts import decode, how_written
-from recor_dist.solver import Solver, load_solver
+from recor_dist.prompts import how_written
+from recor_dist.solver import Solver, load_solver, plain_answers
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("recor_dist", "actors", "learner", "data")
@@ -150,13 +150,12 @@ class PackagedModel:
             prompts = self.solver.encode(texts, lambda index: f"the prompt in row {index + 1}")
         except Mistake as mistake:
             raise MlflowException.invalid_parameter_value(str(mistake)) from None  # the server answers 400 with it
-        answers: dict[str, list] = {"response": [], "order": [], "steps": [], "confidences": []}
-        for generation in self.solver.answer_all(prompts, decoder, AT_A_TIME):
-            answers["response"] += [decode(self.solver.vocabulary, row) for row in generation.responses]
-            answers["order"] += generation.orders.tolist()
-            answers["steps"] += generation.steps.tolist()
-            answers["confidences"] += generation.confidences.astype(float).tolist()
-        return pd.DataFrame(answers)
+        answers = [
+            answer
+            for generation in self.solver.answer_all(prompts, decoder, AT_A_TIME)
+            for answer in plain_answers(self.solver, generation)
+        ]
+        return pd.DataFrame(answers, columns=["response", "order", "steps", "confidences"])
 
 
 if __name__ == "__main__":

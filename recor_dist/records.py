@@ -3,7 +3,6 @@
 Runs of equal identity end in the same weights, so a run that is found twice counts once.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from recor_dist import journal
 from recor_dist.config import Config, Mistake, digest, flatten, unflatten
 from recor_dist.files import exists, join, open_folder, read_bytes, read_json
 from recor_dist.track import prepare_mlflow
@@ -119,9 +119,9 @@ def _decoders(settings: dict[str, Any], test: dict[str, Any]) -> dict[str, dict[
 
 
 def read_metrics(out: fs.SubTreeFileSystem) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl, without one that is half-written."""
-    lines = read_bytes(out, "metrics.jsonl").splitlines(keepends=True) if exists(out, "metrics.jsonl") else []
-    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+    """The journal of a run; nothing where there is none."""
+    content = read_bytes(out, journal.FILE) if exists(out, journal.FILE) else b""
+    return journal.read_records(content.splitlines(keepends=True))
 
 
 def _json(out: fs.SubTreeFileSystem, name: str) -> dict[str, Any] | None:

@@ -28,8 +28,8 @@ from recor_dist.files import exists, open_folder, split_name, write_atomically
 from recor_dist.identity import FILE as RUN_FILE
 from recor_dist.messages import Generation
 from recor_dist.progress import progress_bar, set_up_logging
-from recor_dist.prompts import Text, decode, encode_response
-from recor_dist.solver import Solver, load_solver
+from recor_dist.prompts import Text, encode_response
+from recor_dist.solver import Solver, load_solver, plain_answers
 from recor_dist.track import prepare_mlflow
 from recor_dist.views import called, layout
 
@@ -95,7 +95,7 @@ def _from_mlflow(model: str) -> Solver:
 def solve_one(solver: Solver, prompt: str, decoder: str, as_json: bool) -> None:
     ids = solver.encode([prompt], lambda _: f"prompt={prompt}")
     generation = solver.answer(ids, decoder)
-    answer = answers_of(solver, generation)[0]
+    answer = plain_answers(solver, generation)[0]
     if as_json:
         print(json.dumps({"prompt": prompt, **answer, "decoder": decoder}, ensure_ascii=False))
         return
@@ -109,20 +109,6 @@ def solve_one(solver: Solver, prompt: str, decoder: str, as_json: bool) -> None:
 def _by_step(answer: dict[str, Any]) -> list[list[int]]:
     """The slots of each step that filled any."""
     return [list(slots) for _, slots in groupby(answer["order"], key=lambda slot: answer["steps"][slot])]
-
-
-def answers_of(solver: Solver, generation: Generation) -> list[dict[str, Any]]:
-    """Answers as plain values: slots from 0 in the order they were filled, steps and confidences by slot."""
-    columns = (generation.responses, generation.orders, generation.steps, generation.confidences)
-    return [
-        {
-            "response": decode(solver.vocabulary, response),
-            "order": order.tolist(),
-            "steps": steps.tolist(),
-            "confidences": [round(float(value), 6) for value in confidences],
-        }
-        for response, order, steps, confidences in zip(*columns, strict=True)
-    ]
 
 
 def fill_in(solver: Solver, prompt: np.ndarray, generation: Generation) -> None:
@@ -218,7 +204,7 @@ def solve_many(solver: Solver, config: SolveConfig, decoder: str) -> None:
         for generation in solver.answer_all(ids, decoder, config.batch_size):
             if truth is not None:
                 right.append(generation.responses == truth[len(answers) : len(answers) + len(generation.responses)])
-            answers += answers_of(solver, generation)
+            answers += plain_answers(solver, generation)
             advance(len(generation.responses))
     summary: dict[str, Any] = {"rows": len(answers), "decoder": decoder}
     if right:

@@ -13,21 +13,21 @@ import torch
 
 from data.vocab import Vocabulary
 from recor_dist.checkpoint import load_model
-from recor_dist.config import Mistake, nearest
+from recor_dist.config import Mistake, nearest, unflatten
 from recor_dist.decode import Decoder
 from recor_dist.files import open_folder
-from recor_dist.identity import config_of, read_about
+from recor_dist.identity import read_about
 from recor_dist.messages import Generation, Shape
 from recor_dist.methods import METHODS, lay_out
 from recor_dist.model import Model
-from recor_dist.prompts import Text, encode_prompt
+from recor_dist.prompts import Text, decode, encode_prompt
 from recor_dist.rng import rng
 
 
 class Solver:
     def __init__(self, about: dict[str, Any], model: Model) -> None:
         """`about`: settings, shape and vocabulary as run.json has them; `model`: with its weights."""
-        self.config = config_of(about)
+        self.config = unflatten(about["settings"])
         gpu = self.config.device != "cpu" and torch.cuda.is_available()
         self.model = model.move("cuda") if gpu else model
         self.vocabulary = Vocabulary(tuple(about["vocabulary"]))
@@ -36,7 +36,7 @@ class Solver:
     @staticmethod
     def of_weights(about: dict[str, Any], named: dict[str, np.ndarray]) -> "Solver":
         """From weights by name, as safetensors hold them."""
-        model = lay_out(config_of(about), Shape(**about["shape"]))
+        model = lay_out(unflatten(about["settings"]), Shape(**about["shape"]))
         model.load(model.flat_weights(named))
         return Solver(about, model)
 
@@ -83,6 +83,20 @@ class RandomByRow:
     def permuted(self, rows: np.ndarray, axis: int) -> np.ndarray:
         assert axis == 1
         return np.stack([generator.permuted(row) for generator, row in zip(self.generators, rows, strict=True)])
+
+
+def plain_answers(solver: Solver, generation: Generation) -> list[dict[str, Any]]:
+    """Answers as plain values: slots from 0 in the order they were filled, steps and confidences by slot."""
+    columns = (generation.responses, generation.orders, generation.steps, generation.confidences)
+    return [
+        {
+            "response": decode(solver.vocabulary, response),
+            "order": order.tolist(),
+            "steps": steps.tolist(),
+            "confidences": [round(float(value), 6) for value in confidences],
+        }
+        for response, order, steps, confidences in zip(*columns, strict=True)
+    ]
 
 
 def _number_of(prompt: np.ndarray) -> int:

@@ -8,9 +8,9 @@ import pytest
 
 from data.prepare import find_data
 from data.tasks import task_of
-from recor_dist.config import Mistake, flatten
+from recor_dist.config import Mistake, flatten, unflatten
 from recor_dist.files import open_folder
-from recor_dist.identity import config_of, read_about
+from recor_dist.identity import read_about
 from recor_dist.solver import load_solver
 
 METHODS = ["method=recor", "method=clm", "method=ar_gt", "method=mdm", "method=ao_arm"]
@@ -46,7 +46,7 @@ def test_the_headline_decoder_is_the_default_and_others_are_asked_for_by_name(tr
 
 def test_a_configuration_is_read_back_from_the_folder_of_its_run(trained: Callable[..., Path]) -> None:
     about = read_about(open_folder(str(trained("method=mdm"))))
-    assert flatten(config_of(about)) == about["settings"]
+    assert flatten(unflatten(about["settings"])) == about["settings"]
     about["settings"] |= {"gone.since": 1, "model.gone": 2}
     del about["settings"]["method.rewrite"]
-    assert config_of(about).method.rewrite is False
+    assert unflatten(about["settings"]).method.rewrite is False

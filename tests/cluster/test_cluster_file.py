@@ -129,9 +129,9 @@ def test_hosts_of_ones_own_get_the_same_file(workers: list[str], cluster: dict[s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "which host is to be the head"),
+        ([], "head: is needed; write head=..."),
         (["haed=a"], "did you mean head?"),
-        (["head="], "write head=HOST"),
+        (["head="], "Write head=HOST"),
         (["head=a", "workers=b,b"], "name each host once"),
         (["head=a", "workers=a"], "name each host once"),
     ],
