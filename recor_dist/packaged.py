@@ -66,7 +66,7 @@ def save_model(out: str, folder: str) -> None:
     solver = load_solver(out)
     run = read_about(open_folder(out))
     assert run is not None
-    groups = ("task", "method", "model", "seed")  # what answering takes; paths stay at home
+    groups = ("scale", "task", "method", "model", "seed")  # what answering takes; paths stay at home
     about = {
         "settings": {key: value for key, value in run["settings"].items() if key.split(".")[0] in groups},
         "shape": run["shape"],
