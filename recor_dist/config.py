@@ -235,6 +235,12 @@ class ModelConfig:
     layers: int = setting(3, "transformer blocks", at_least=1, at_most=1024)
     width: int = setting(384, "D: hidden dimensions", at_least=1, at_most=65_536)
     heads: int = setting(12, "attention heads; must divide the width", at_least=1)
+    deviation: float = setting(
+        0.02,
+        "of the initial weights; GPT-2's suits its widths, narrow models start sooner with more",
+        above=0,
+        newer=True,
+    )
 
 
 @dataclass

@@ -172,7 +172,8 @@ class Model(nn.Module):
             yield name, parameter, (parameter.data_ptr() - self.flat.data_ptr()) // self.flat.element_size()
 
     def initialise(self, seed: int) -> None:
-        """GPT-2's initialisation, v_0: normal 0.02, residual projections scaled by depth, biases 0, norms 1."""
+        """GPT-2's initialisation, v_0: normal, residual projections scaled by depth, biases 0, norms 1."""
+        residual = self.config.deviation / math.sqrt(2 * self.config.layers)
         with torch.no_grad():
             for index, (name, parameter) in enumerate(self.named_parameters()):
                 if name.endswith("bias"):
@@ -180,7 +181,7 @@ class Model(nn.Module):
                 elif "ln_" in name:
                     parameter.fill_(1.0)
                 else:
-                    deviation = 0.02 / math.sqrt(2 * self.config.layers) if name.endswith("c_proj.weight") else 0.02
+                    deviation = residual if name.endswith("c_proj.weight") else self.config.deviation
                     normal = rng(seed, "initialise", index).standard_normal(tuple(parameter.shape), dtype=np.float32)
                     parameter.copy_(torch.from_numpy(normal * np.float32(deviation)))
 

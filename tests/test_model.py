@@ -162,8 +162,8 @@ def test_sizes_are_those_of_the_paper() -> None:
 
 
 def test_initialisation_is_gpt2s_and_a_function_of_the_seed() -> None:
-    def weights(seed: int) -> Model:
-        model = Model(ModelConfig(4, 64, 4), Shape(8, 8, 5))
+    def weights(seed: int, **sizes: float) -> Model:
+        model = Model(ModelConfig(4, 64, 4, **sizes), Shape(8, 8, 5))
         model.initialise(seed)
         return model
 
@@ -174,6 +174,9 @@ def test_initialisation_is_gpt2s_and_a_function_of_the_seed() -> None:
     assert a.blocks[0].c_proj.weight.std().item() == pytest.approx(0.02 / np.sqrt(2 * 4), rel=0.05)
     assert (a.blocks[0].ln_1.weight == 1).all()
     assert (a.order_head.bias == 0).all()
+    wide = weights(0, deviation=0.1)
+    assert torch.allclose(wide.blocks[0].c_proj.weight, 5 * a.blocks[0].c_proj.weight)
+    assert torch.allclose(wide.wpe.weight, 5 * a.wpe.weight)
 
 
 def test_loading_copies_and_never_keeps_a_reference() -> None:
