@@ -41,9 +41,12 @@ def for_hosts(cluster: dict[str, Any], head: str, workers: list[str], user: str,
     provider = {"type": "local", "head_ip": head, "worker_ips": workers}
     auth = {"ssh_user": user, **({"ssh_private_key": key} if key else {})}
     # Ray's second autoscaler never starts the workers of such a list.
-    *before, start = cluster["head_start_ray_commands"]
-    started = start.replace("ray start --head", "RAY_enable_autoscaler_v2=0 ray start --head")
-    return {**kept, "provider": provider, "auth": auth, "head_start_ray_commands": [*before, started]}
+    start = "ray start --head"
+    commands = cluster["head_start_ray_commands"]
+    if sum(command.count(start) for command in commands) != 1:
+        raise Mistake(f"cluster.yaml: `{start}` must stand once in head_start_ray_commands")
+    started = [command.replace(start, f"RAY_enable_autoscaler_v2=0 {start}") for command in commands]
+    return {**kept, "provider": provider, "auth": auth, "head_start_ray_commands": started}
 
 
 def main(config: ClusterConfig) -> None:

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
@@ -34,6 +35,7 @@ SWEEP = "sweep"  # the group of prepared sweeps: `+sweep=NAME` runs one
 Plain = TypeVar("Plain")
 
 
+@cache
 def auto_scale() -> str:
     """What `scale=auto` means here: `paper` where there are GPUs, else `laptop`."""
     if os.environ.get("RAY_ADDRESS", "local") != "local":  # as in a submitted job, whose driver may see no GPU itself
@@ -300,6 +302,11 @@ def _check_words(words: list[str]) -> None:
 
 def _explain(error: Exception, words: list[str]) -> str:
     """One line for what Hydra refused: the key, what is allowed, and the nearest right name."""
+    cause: BaseException | None = error
+    while cause is not None:  # resolvers of ours refuse as well, inside of Hydra
+        if isinstance(cause, Mistake):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
     overrides = [OverridesParser.create().parse_override(word) for word in words]
     groups = [o.input_line for o in overrides if o.key_or_group in GROUPS and not o.is_sweep_override()]
     try:

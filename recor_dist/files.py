@@ -37,6 +37,11 @@ def split_name(uri: str) -> tuple[str, str]:
     return (parent or ("/" if uri.startswith("/") else ".")) + mark + options, name
 
 
+def is_relative(uri: str) -> bool:
+    """Whether it means another place wherever one stands."""
+    return "://" not in uri and not os.path.isabs(os.path.expanduser(uri))
+
+
 def open_folder(uri: str, *, create: bool = False) -> fs.SubTreeFileSystem:
     """A file system whose root is this folder."""
     try:
@@ -188,5 +193,5 @@ def _beat(folder: fs.SubTreeFileSystem, me: dict[str, Any], doing: str, released
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             write_json(folder, LOCK, {**me, "beat": beat})
-        except OSError as error:  # the next beat may get through
+        except (OSError, ValueError) as error:  # the next beat may get through
             log.warning("%s: no sign of life could be left (%s)", folder.base_path, str(error).splitlines()[0])

@@ -3,6 +3,8 @@
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,6 +34,7 @@ def connect() -> bool:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; unset, every start warns
     if ray.is_initialized():
         return True
+    address = None
     try:
         address = canonicalize_bootstrap_address(None)
         if address is None:
@@ -88,20 +91,34 @@ def device_of_cluster(config: Config | None = None) -> str:
     """`cuda` where the cluster has GPUs that torch can use. Ray counts what it was told; torch knows."""
     if config and config.device != "auto":
         return config.device
-    if not ray.cluster_resources().get("GPU"):
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    if not nodes:
         return "cpu"
+    # Asked beside whoever has the GPU now, who may have it for days.
+    where = NodeAffinitySchedulingStrategy(nodes[0]["NodeID"], soft=False)
+    looks = ray.remote(num_cpus=0)(_sees_cuda).options(scheduling_strategy=where)
     try:
-        return "cuda" if ray.get(ray.remote(num_gpus=0.01, num_cpus=0)(_sees_cuda).remote(), timeout=120) else "cpu"
-    except ray.exceptions.GetTimeoutError:
+        seen = ray.get(looks.remote(), timeout=120)
+    except ray.exceptions.RayError as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
         raise Mistake(
-            "device=auto: no GPU of the cluster became free in 120 s; say device=cuda or device=cpu"
+            f"device=auto: {nodes[0]['NodeName']} has a GPU and does not say whether torch can use it ({why}); "
+            "say scale=paper device=cuda, or device=cpu"
         ) from None
+    if not seen:
+        log.warning(
+            "Ray counts %g GPUs on %s, but torch there cannot use them: does its wheel fit the driver (nvidia-smi)?",
+            nodes[0]["Resources"]["GPU"],
+            nodes[0]["NodeName"],
+        )
+    return "cuda" if seen else "cpu"
 
 
 def _sees_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+    """In a process of its own: from one that was given no GPU Ray hides them."""
+    visible = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", look], env=visible, capture_output=True).returncode == 0
 
 
 def room_for_actors(config: Config, learner: Hello | None) -> int:

@@ -29,6 +29,7 @@ import ray
 from pyarrow import fs
 from ray.actor import ActorHandle
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.actor import RolloutActor, StoredShards, WeightsLost, introduce
 from actors.pool import DEATHS, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work
@@ -418,7 +419,10 @@ class RayEngine:
 
     def hire_learner(self) -> ActorHandle:
         make = partial(make_learner, self.config, self.data.shape, self.steps)
-        return RemoteLearner.options(**learner_resources(self.config)).remote(partial(_introduce, self.config), make)
+        # Beside the driver, if there is room: with that node the run is lost anyway, and workers may be spot machines.
+        here = NodeAffinitySchedulingStrategy(self.node, soft=True, _spill_on_unavailable=True)
+        options = {**learner_resources(self.config), "scheduling_strategy": here}
+        return RemoteLearner.options(**options).remote(partial(_introduce, self.config), make)
 
     def _begin_life(self, state: LearnerState) -> None:
         """A learner that goes on from this state, and the weights that tickets may name from there on."""

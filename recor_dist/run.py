@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from recor_dist.command import command
 from recor_dist.config import Config
-from recor_dist.files import exists, join, open_folder
+from recor_dist.files import exists, is_relative, join, open_folder
 from recor_dist.loop import Stopped, train
 from recor_dist.progress import set_up_logging
 from recor_dist.sweep import end_sweep, sweep_of_this_job
@@ -23,7 +24,15 @@ def main(config: Config) -> None:
     set_up_logging()
     if HydraConfig.get().runtime.choices["scale"] == "auto":
         log.info(
-            "scale=auto takes %s: %s", config.scale, "there are GPUs" if config.scale == "paper" else "no GPU here"
+            "scale=auto takes %s: %s",
+            config.scale,
+            "there are GPUs" if config.scale == "paper" else "no GPU that torch can use",
+        )
+    if "runtime_resources" in Path.cwd().parts and (is_relative(config.out) or is_relative(config.data.dir)):
+        log.warning(
+            "%s is Ray's copy of --working-dir, and goes some day: submit without --working-dir, or give absolute out= "
+            "and data.dir=",
+            Path.cwd(),
         )
     sweep = sweep_of_this_job(config)
     with Tracker(config, sweep.folder if sweep else None) as tracker:

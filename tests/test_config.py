@@ -214,3 +214,11 @@ def test_auto_keeps_the_scale_a_run_was_started_with(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"settings": {"scale": "paper"}}))
     assert compose([f"out={tmp_path}"]).scale == "paper"
     assert compose([f"out={tmp_path}"]).batch_size == 1024
+
+
+def test_a_mistake_that_the_scale_needs_to_know_of_is_told_as_it_is(tmp_path: Path) -> None:
+    """`scale=auto` looks into `out`, inside of Hydra, which words what it catches anew."""
+    command = [sys.executable, "-m", "recor_dist.run", "task=zebra", "engine=local", "out=nowhere://a/b"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 2
+    assert told.stderr.startswith("error: nowhere://a/b: cannot be used as a folder"), told.stderr
