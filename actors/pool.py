@@ -46,10 +46,10 @@ class Learn:
 
 @dataclass(frozen=True)
 class Drop:
-    """This actor is past its deadline: end it. Its ticket will be issued again."""
+    """This actor is past its deadline: end it. Its tickets will be issued again."""
 
     actor: str
-    ticket: Work
+    tickets: tuple[Work, ...]
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,15 @@ class Pool:
 
     def lost(self, actor: str, cause: str = "") -> list[Work]:
         """An actor is gone; returns the tickets that went with it and will be issued again."""
-        works = self.actors.pop(actor, [])
-        tickets = [work.ticket for work in works if self._wanted(work.ticket)]
-        if tickets and tickets[0] == works[0].ticket:
+        at_work = [work.ticket for work in self.actors.get(actor, [])[:1]]
+        tickets = self.sent_away(actor)
+        if at_work and at_work == tickets[:1]:
             self.deaths.setdefault(tickets[0], []).append((actor, cause))
+        return tickets
+
+    def sent_away(self, actor: str) -> list[Work]:
+        """As `lost`, by no fault of the ticket at which it worked."""
+        tickets = [work.ticket for work in self.actors.pop(actor, []) if self._wanted(work.ticket)]
         self.reissued += len(tickets)
         return tickets
 
@@ -161,8 +166,7 @@ class Pool:
             if works and works[0].deadline is None:
                 works[0].deadline = now + self.patience
             if works and now > works[0].deadline:
-                self.lost(actor, f"no answer in {self.patience:g} s")
-                commands.append(Drop(actor, works[0].ticket))
+                commands.append(Drop(actor, tuple(self.lost(actor, f"no answer in {self.patience:g} s"))))
         for tries, limit in ((self.failures, TRIES), (self.deaths, DEATHS)):
             for ticket, errors in tries.items():
                 if len(errors) >= limit:

@@ -61,7 +61,7 @@ def _take(batches: Sequence[ray.ObjectRef]) -> tuple[list[Any], tuple[int, ...]]
         return ray.get(list(batches)), ()
     except ray.exceptions.RayError:
         lost = tuple(group for group, batch in enumerate(batches) if not _can_be_had(batch))
-        return ([], lost) if lost else _take(batches)
+        return ([], lost) if lost else (ray.get(list(batches)), ())
 
 
 def _can_be_had(batch: ray.ObjectRef) -> bool:

@@ -4,6 +4,7 @@ Evaluation is cut into tickets of a fixed size, too, the last one padded, so tha
 computed them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -25,22 +26,25 @@ def score(generation: Generation, rows: Rows) -> EvalSums:
     right = responses == rows.responses
     fills = np.zeros((M, generation.last_step), dtype=np.int64)
     np.add.at(fills, (np.arange(M), steps - 1), 1)
-    tau = None if rows.orders is None or M < 2 else float(kendall_tau(steps, rows.orders.argsort(axis=1)).sum())
-    return EvalSums(count, int(right.all(1).sum()), int(right.sum()), fills, tau)
+    known = rows.orders is not None and M > 1
+    agreement = int(agreement_of(steps, rows.orders.argsort(axis=1)).sum()) if known else None
+    return EvalSums(count, int(right.all(1).sum()), int(right.sum()), fills, agreement)
 
 
-def kendall_tau(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Kendall's tau between the steps (R, M) at which slots were filled, row by row.
-
-    1 for the same order, -1 for the reverse, 0 for no relation. Two slots of one step are in no order and count 0.
-    """
-    M = a.shape[1]
+def agreement_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(R,) int64: of the steps (R, M) at which slots were filled, the pairs of slots that both order alike, less those
+    that they do not. Two slots of one step are in no order and count 0."""
     agreement = np.zeros(len(a), dtype=np.int64)
-    for slot in range(M - 1):  # against all later slots
+    for slot in range(a.shape[1] - 1):  # against all later slots
         ahead_a = np.sign(a[:, slot + 1 :] - a[:, slot, None])
         ahead_b = np.sign(b[:, slot + 1 :] - b[:, slot, None])
         agreement += (ahead_a * ahead_b).sum(axis=1)
-    return agreement / (M * (M - 1) / 2)
+    return agreement
+
+
+def kendall_tau(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(R,): Kendall's tau between steps, 1 for the same order, -1 for the reverse, 0 for no relation."""
+    return agreement_of(a, b) / math.comb(a.shape[1], 2)
 
 
 def mean_steps(fills: np.ndarray, rows: int) -> np.ndarray:
@@ -56,7 +60,9 @@ def summarise(sums: EvalSums) -> dict[str, Any]:
         "token_accuracy": sums.tokens / (sums.rows * len(sums.fills)),
         "mean_step": mean_steps(sums.fills, sums.rows).tolist(),  # by slot
     }
-    return summary if sums.tau is None else {**summary, "kendall_tau": sums.tau / sums.rows}
+    if sums.agreement is None:
+        return summary
+    return {**summary, "kendall_tau": sums.agreement / math.comb(len(sums.fills), 2) / sums.rows}
 
 
 # --- several decoders, by name; the first gives the headline figures -------------------------------------------------

@@ -128,18 +128,23 @@ class MaskedBatch:
 
 @dataclass(frozen=True)
 class EvalSums:
-    """What evaluation adds up, over the rows of a ticket or of a whole split."""
+    """What evaluation adds up, over the rows of a ticket or of a whole split. Whole numbers, so that tickets may be
+    added in any order."""
 
     rows: int
     exact: int  # responses that are right as a whole
     tokens: int  # response tokens that are right
     fills: np.ndarray  # (M, steps) int64: fills[slot, step - 1] answers filled this slot at this step
-    tau: float | None  # sum of Kendall's tau to the known order, where there is one
+    agreement: int | None  # pairs of slots filled in the known order, less those against it, where there is one
 
     def __add__(self, other: "EvalSums") -> "EvalSums":
-        tau = None if self.tau is None or other.tau is None else self.tau + other.tau
+        known = self.agreement is not None and other.agreement is not None
         return EvalSums(
-            self.rows + other.rows, self.exact + other.exact, self.tokens + other.tokens, self.fills + other.fills, tau
+            self.rows + other.rows,
+            self.exact + other.exact,
+            self.tokens + other.tokens,
+            self.fills + other.fills,
+            self.agreement + other.agreement if known else None,
         )
 
 

@@ -24,11 +24,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_changes
 from functools import partial
+from typing import Any
 
 import ray
 from pyarrow import fs
 from ray.actor import ActorHandle
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.actor import RolloutActor, StoredShards, WeightsLost, introduce
@@ -127,6 +128,7 @@ class RayEngine:
         self.happened: list[Event] = []
         self.hired = 0
         self.failed_starts = 0
+        self.why_not_started = ""  # what the last one said that was lost before its first ticket
         self.hire_again_at = 0.0
         self.next_round = 0.0
         self.spoken_of: set[str] = set()  # actors whose missing place was told
@@ -191,10 +193,14 @@ class RayEngine:
             if call := self.pending.pop(ref, None):  # gone if its member was lost a moment ago
                 self._take(ref, call, now)
 
+    def _fetch(self, ref: ray.ObjectRef) -> Any:
+        """An answer that is there, be it on a machine that does not answer any more."""
+        return ray.get(ref, timeout=self.config.deadline.answer)
+
     def _take(self, ref: ray.ObjectRef, call: Call, now: float) -> None:
         """One answer, or the news that there will be none."""
         try:
-            answer = ray.get(ref)
+            answer = self._fetch(ref)
         except RayTaskError as error:
             self._raised(call, error)
             return
@@ -213,7 +219,7 @@ class RayEngine:
                 if waiting.kind == "update":
                     self.pending[other] = with_changes(waiting, issued=now)
         elif call.kind == "begin":
-            self.failed_starts = 0
+            self.failed_starts, self.why_not_started = 0, ""
             self.pool.joined(call.member)
             log.info("%s joined; %d at work", self.members[call.member], len(self.pool.actors))
 
@@ -229,7 +235,7 @@ class RayEngine:
         elif isinstance(command, Drop):
             member = self._dismiss(command.actor)
             patience = self.config.deadline.answer
-            log.warning("%s was lost: no answer in %g s; %s is issued again", member, patience, command.ticket)
+            log.warning("%s was lost: no answer in %g s; %s", member, patience, _again(command.tickets))
         else:
             tries = "; ".join(f"{actor}: {error.strip().splitlines()[-1]}" for actor, error in command.errors)
             raise RunFailed(
@@ -302,7 +308,7 @@ class RayEngine:
             return
         version, split = call.work.version, call.work.split
         try:
-            sums = ray.get(call.others[0])
+            sums = self._fetch(call.others[0])
         except RayError:  # small sums come with the receipt; large ones can go down with their node
             log.warning("the answer to %s was lost with its node; it is issued again", call.work)
             self.pool.evaluate([call.work])
@@ -345,8 +351,7 @@ class RayEngine:
             self._learner_lost(member, cause)
             return
         at_work = name in self.pool.actors
-        tickets = self.pool.lost(name, cause)
-        again = f"{', '.join(map(str, tickets))} is issued again" if tickets else "it had no ticket"
+        again = _again(self.pool.lost(name, cause))
         log.warning("%s was lost: %s; %s", member, cause.strip().splitlines()[-1], again)
         if not at_work:
             self._failed_start(cause, bug or "creation task" in cause)
@@ -367,6 +372,7 @@ class RayEngine:
     def _failed_start(self, cause: str, bug: bool) -> None:
         """An actor was lost before its first ticket: hires less and less often, and a bug ends the run."""
         self.failed_starts += 1
+        self.why_not_started = cause.strip().splitlines()[-1]
         if bug and self.failed_starts >= TRIES and not self.pool.actors:
             raise RunFailed(f"actors cannot start:\n{cause}")
         self.hire_again_at = time.monotonic() + min(30.0, 2.0 ** min(self.failed_starts, 6) / 2)
@@ -408,6 +414,11 @@ class RayEngine:
         if self.pool.actors:
             self.alone_since = now
         elif now - self.alone_since > self.config.deadline.join:
+            if self.why_not_started:
+                raise RunFailed(
+                    f"deadline.join={self.config.deadline.join:g}: no actor began in it; {self.failed_starts} were "
+                    f"lost while they started, the last one by this: {self.why_not_started}"
+                )
             raise Mistake(
                 f"deadline.join={self.config.deadline.join:g}: no actor could be had in that time: each wants "
                 f"{in_words(actor_resources(self.config))}, and there are {cluster_in_words()}, "
@@ -465,7 +476,7 @@ class RayEngine:
         state = None
         if checkpoint_due(self.config, step + 1, self.steps):
             try:
-                state = self._with_unevaluated(ray.get(call.others[1]))
+                state = self._with_unevaluated(self._fetch(call.others[1]), self.config.deadline.answer)
             except RayError as error:
                 self._lost(LEARNER, _cause(error))
                 return
@@ -515,9 +526,8 @@ class RayEngine:
         actors = [*self.turned_away, *self.pool.idle(), *(name for name in self.members if name != LEARNER)]
         if actors:
             self.made_room_at = now
-            log.warning("the new learner is not there yet: %s makes room for it", self.members[actors[0]])
-            self.pool.lost(actors[0], "made room for the learner")
-            self._dismiss(actors[0])
+            again = _again(self.pool.sent_away(actors[0]))
+            log.warning("the new learner is not there yet: %s makes room for it; %s", self._dismiss(actors[0]), again)
 
     def _miss_the_learner(self) -> None:
         member = self.members[LEARNER]
@@ -531,20 +541,21 @@ class RayEngine:
 
     def _last_words(self) -> Iterator[Event]:
         """The state to go on from when the run is stopped now: after the step under way, if it ends soon."""
+        patience = self.config.deadline.stop
         try:
-            state = ray.get(self.members[LEARNER].handle.state.remote(), timeout=self.config.deadline.stop)
-            state = self._with_unevaluated(state)
-        except (RayError, GetTimeoutError) as error:
+            state = ray.get(self.members[LEARNER].handle.state.remote(), timeout=patience)
+            # What was before it in the learner's queue, and may have to be evaluated, too.
+            for ref, call in list(self.pending.items()):
+                if call.kind == "update" and self.pending.pop(ref, None):
+                    self._take(ref, call, time.monotonic())
+            state = self._with_unevaluated(state, patience)
+        except RayError as error:
             log.warning(
-                "the learner gave no state in deadline.stop=%g s (%s): the last checkpoint stands",
-                self.config.deadline.stop,
+                "there was no state to be had in deadline.stop=%g s (%s): the last checkpoint stands",
+                patience,
                 _cause(error),
             )
             return
-        for ref, call in list(self.pending.items()):
-            if call.kind == "update":  # it was before the state in the learner's queue
-                del self.pending[ref]
-                self._take(ref, call, time.monotonic())
         told, self.happened = self.happened, []
         yield from told
         if state.step > self.kept:
@@ -569,11 +580,12 @@ class RayEngine:
         oldest = max(0, self.pool.learned - self.config.lag)
         self.weights = {v: ref for v, ref in self.weights.items() if v >= oldest or v in named}
 
-    def _with_unevaluated(self, state: LearnerState) -> LearnerState:
+    def _with_unevaluated(self, state: LearnerState, patience: float) -> LearnerState:
         """Whoever goes on from this state can also evaluate what was still to be evaluated."""
         # Later versions are those of a learner that was lost; they will be computed and evaluated again.
         named = {t.version for t in self.pool.evaluating if t.version <= state.step} - set(state.versions)
-        return with_changes(state, versions=state.versions | {v: ray.get(self.weights[v]) for v in sorted(named)})
+        flat = ray.get([self.weights[v] for v in sorted(named)], timeout=patience)
+        return with_changes(state, versions=state.versions | dict(zip(sorted(named), flat, strict=True)))
 
 
 def _introduce(config: Config) -> Hello:
@@ -586,6 +598,11 @@ def _cause(error: Exception) -> str:
     if isinstance(error, ActorDiedError) and "creation task" in text:
         return text
     return " ".join(text.split("\n")[0].split()) or type(error).__name__
+
+
+def _again(tickets: Sequence[Work]) -> str:
+    """What becomes of the tickets of somebody who is gone."""
+    return f"{', '.join(map(str, tickets))} is issued again" if tickets else "it had no ticket"
 
 
 def _last_line(error: RayTaskError) -> str:

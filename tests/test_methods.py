@@ -65,7 +65,11 @@ def test_a_ticket_and_an_evaluation_are_the_same_on_every_worker(method: list[st
     first, second = (worker.evaluate("test", 0) for worker in workers)
     assert list(first) == list(second) == list(row.decoders(config.method))
     for name, sums in first.items():
-        assert (sums.exact, sums.tokens, sums.tau) == (second[name].exact, second[name].tokens, second[name].tau)
+        assert (sums.exact, sums.tokens, sums.agreement) == (
+            second[name].exact,
+            second[name].tokens,
+            second[name].agreement,
+        )
         np.testing.assert_array_equal(sums.fills, second[name].fills)
     assert list(workers[0].evaluate("val", 0)) == list(first)[:1], "validation runs the first decoder alone"
 

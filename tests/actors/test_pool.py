@@ -26,6 +26,7 @@ class World(RuleBasedStateMachine):
         self.working: dict[str, list[Work]] = {}  # what living actors have to compute, one after the other
         self.zombies: list[tuple[str, Work]] = []  # dropped actors whose answer may still come
         self.learning: list[int] = []  # steps that the learner has in hand
+        self.stored: set[Ticket] = set()  # batches that the learner can have
         self.consumed: list[list[Ticket]] = [[]]  # a list for each life of the learner
         self.version = 0  # the newest weights
         self.checkpoint = 0
@@ -57,6 +58,7 @@ class World(RuleBasedStateMachine):
                 queue.append(command.ticket)
             elif isinstance(command, Learn):
                 assert len(self.learning) < QUEUE
+                assert self.stored.issuperset(self.pool.tickets(command.step)), "its batches are there"
                 assert command.step == self.version + len(self.learning)
                 self.learning.append(command.step)
             elif isinstance(command, Drop):
@@ -66,8 +68,12 @@ class World(RuleBasedStateMachine):
         return commands
 
     def finish(self, actor: str, ticket: Work) -> None:
-        if self.pool.completed(actor, ticket) and isinstance(ticket, EvalTicket):
+        if not self.pool.completed(actor, ticket):
+            return
+        if isinstance(ticket, EvalTicket):
             self.answered.append(ticket)
+        else:
+            self.stored.add(ticket)
 
     def spared(self, actor: str) -> bool:
         """A ticket that kills everybody is tested apart."""
@@ -149,6 +155,7 @@ class World(RuleBasedStateMachine):
     def the_learner_publishes(self, saves: bool) -> None:
         step = self.learning.pop(0)
         self.consumed[-1] += [Ticket(step, g, max(0, step - self.pool.lag)) for g in range(self.pool.groups)]
+        self.stored -= set(self.consumed[-1])
         self.version = step + 1
         self.pool.published(self.version)
         if saves:
@@ -159,7 +166,9 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_finished_ticket_is_lost_with_its_node(self, data: st.DataObject) -> None:
         group = data.draw(st.integers(0, self.pool.groups - 1))
-        self.pool.ticket_lost(Ticket(self.version, group, max(0, self.version - self.pool.lag)))
+        ticket = self.pool.tickets(self.version)[group]
+        self.stored.remove(ticket)
+        self.pool.ticket_lost(ticket)
         self.learning = []
         self.obey()
 
@@ -303,7 +312,7 @@ def test_an_actor_has_its_next_ticket_before_it_asks_and_its_time_begins_when_it
     pool.completed("a", first)
     assert pool.decide(8.0) == [Issue(third, "a")]
     assert pool.decide(8.0 + PATIENCE) == []
-    assert pool.decide(8.1 + PATIENCE) == [Drop("a", second)]
+    assert pool.decide(8.1 + PATIENCE) == [Drop("a", (second, third))]
 
 
 def test_a_hung_actor_is_dropped_and_its_ticket_issued_to_another() -> None:
@@ -311,7 +320,7 @@ def test_a_hung_actor_is_dropped_and_its_ticket_issued_to_another() -> None:
     pool.joined("a")
     (ticket,) = issued(pool).values()
     assert pool.decide(PATIENCE) == []
-    assert pool.decide(PATIENCE + 0.1) == [Drop("a", ticket)]
+    assert pool.decide(PATIENCE + 0.1) == [Drop("a", (ticket,))]
     pool.joined("b")
     assert issued(pool, 20.0) == {"b": ticket}
     assert pool.completed("a", ticket), "a late answer is as good as any"

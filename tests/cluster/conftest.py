@@ -45,6 +45,13 @@ def add_node(cluster: Cluster, **resources: float) -> Any:
     return cluster.add_node(**resources, **head, object_store_memory=200_000_000, node_ip_address=LOOPBACK)
 
 
+def is_on(node: Any, pid: int) -> bool:
+    """Whether a process was started by this node's raylet."""
+    (raylet,) = node.all_processes["raylet"]
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and f"PPid:\t{raylet.process.pid}\n" in status.read_text()
+
+
 class Run:
     """`python -m recor_dist.run` as a person starts it, with its log lines as they come."""
 

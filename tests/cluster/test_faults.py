@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+import safetensors.numpy
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -28,7 +29,7 @@ from recor_dist.loop import train
 from recor_dist.messages import Rows, Ticket
 from recor_dist.methods import lay_out, make_learner
 from recor_dist.ray_engine import RayEngine, RunFailed
-from tests.cluster.conftest import Run, add_node, records
+from tests.cluster.conftest import Run, add_node, is_on, records
 from tests.cluster.faulty import faulty_worker
 
 Configure = Callable[..., Config]
@@ -213,6 +214,35 @@ def test_what_went_down_with_a_node_is_named(cluster: Callable[..., Cluster], co
     assert isinstance(refused.value.cause, WeightsLost)
 
 
+def test_batches_that_go_down_with_a_node_are_computed_again(
+    cluster: Callable[..., Cluster],
+    run: Callable[..., Run],
+    config_in: Configure,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One actor is held up, so that the learner cannot take what the other has finished; then its node is lost."""
+    words = ["epochs=40", "eval.every=0", "checkpoint.every=1000", "lag=2"]
+    whole = train(config_in(*words, f"out={tmp_path}/whole"))
+    monkeypatch.setenv("RAY_max_direct_call_object_size", "1000")  # or small batches come with their receipts
+    made = cluster({"num_cpus": 2})
+    doomed = add_node(made, num_cpus=1)
+    started = run("engine=ray", "actors.count=2", "deadline.answer=120", *words, address=made.address)
+    pids = map(int, started.wait_for(r"actor \d+ \(pid (\d+) on \S+\) joined", count=2))
+    (held_up,) = [pid for pid in pids if not is_on(doomed, pid)]
+    os.kill(held_up, signal.SIGSTOP)
+    steps, since = -1, time.monotonic()
+    while time.monotonic() - since < 3:  # until the other one has done all that it can
+        seen = len(records(tmp_path / "out"))
+        steps, since = seen, time.monotonic() if seen != steps else since
+        time.sleep(0.1)
+    made.remove_node(doomed, allow_graceful=False)
+    started.wait_for(r"actor \d+ \(pid \d+ on \S+\) was lost")
+    os.kill(held_up, signal.SIGCONT)
+    assert started.sha256() == whole["weights_sha256"]
+    assert re.search(r"the batch of .* was lost with its node; it is issued again", started.log), started.log
+
+
 def test_answers_of_the_learner_that_overtake_each_other_are_taken_in_order(
     config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,11 +296,19 @@ def test_shards_reach_a_node_that_cannot_reach_their_folder(
     assert (rows.prompts == expected.prompts).all() and (rows.responses == expected.responses).all()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM])
+@pytest.mark.parametrize("method", ["recor", "clm"])  # whose tickets need weights, and do not
 def test_a_stopped_run_leaves_a_checkpoint_says_so_and_goes_on(
-    number: int, run: Callable[..., Run], tmp_path: Path
+    method: str, run: Callable[..., Run], tmp_path: Path
 ) -> None:
-    words = ["engine=ray", "actors.count=1", "epochs=300", "checkpoint.every=100000", "eval.every=7"]
+    number = signal.SIGTERM
+    words = [
+        f"method={method}",
+        "engine=ray",
+        "actors.count=1",
+        "epochs=300",
+        "checkpoint.every=100000",
+        "eval.every=3",
+    ]
     stopped = run(*words)
     stopped.wait_for_step(10)
     asked = time.monotonic()
@@ -287,13 +325,17 @@ def test_a_stopped_run_leaves_a_checkpoint_says_so_and_goes_on(
     assert step >= 10
     assert f"stopped by SIGTERM at step {step}; the same command goes on from there" in stopped.log
     again = run(*words)
-    again.wait_for(rf"resuming at step {step} of 5625")
+    again.wait_for(rf"resuming at step {step} of \d+")
     again.wait_for_step(step + 10)
     again.process.send_signal(number)
     again.finish()
     validated = [r["step"] for r in records(tmp_path / "out") if "eval/val/exact_match" in r]
     assert sorted(set(validated)) == sorted(validated), "each validation once"
-    assert set(range(7, step - 7, 7)) <= set(validated), "and none forgotten"
+    left = max((tmp_path / "out/checkpoints").iterdir())
+    last = int(left.name.removeprefix("step-"))
+    kept = safetensors.numpy.load_file(left / "state.safetensors")
+    to_come = {last, *(int(name.removeprefix("version.")) for name in kept if name.startswith("version."))}
+    assert set(range(3, last + 1, 3)) <= {*validated, *to_come}, "and none forgotten"
 
 
 def test_the_driver_killed_and_the_command_repeated_gives_the_same_bits(
