@@ -81,10 +81,10 @@ def test_aws_has_the_instances_and_ray_sees_their_gpus(cluster: dict[str, Any]) 
     from_outside = [rule for group in groups for rule in group["IpPermissions"] if rule["IpRanges"]]
     assert [(rule["FromPort"], rule["ToPort"]) for rule in from_outside] == [(22, 22)]
 
-    # docs/cluster.md: the head may look up the image that it starts workers from.
-    policy = re.search(
-        r"attach-role-policy --role-name (\S+) --policy-arn (\S+)", (ROOT / "docs/cluster.md").read_text()
-    )
+    # README and docs/cluster.md: the head may look up the image that it starts workers from.
+    attach = r"^aws iam attach-role-policy --role-name (\S+) --policy-arn (\S+)"
+    policy, in_docs = (re.search(attach, (ROOT / file).read_text(), re.M) for file in ("README.md", "docs/cluster.md"))
+    assert policy[0] == in_docs[0]
     iam = boto3.client("iam")
     iam.attach_role_policy(RoleName=policy[1], PolicyArn=policy[2])
     allowed = iam.get_policy_version(
