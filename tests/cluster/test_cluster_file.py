@@ -81,10 +81,10 @@ def test_aws_has_the_instances_and_ray_sees_their_gpus(cluster: dict[str, Any]) 
     from_outside = [rule for group in groups for rule in group["IpPermissions"] if rule["IpRanges"]]
     assert [(rule["FromPort"], rule["ToPort"]) for rule in from_outside] == [(22, 22)]
 
-    # docs/cluster.md: the head may look up the image that it starts workers from.
-    policy = re.search(
-        r"attach-role-policy --role-name (\S+) --policy-arn (\S+)", (ROOT / "docs/cluster.md").read_text()
-    )
+    # README and docs/cluster.md: the head may look up the image that it starts workers from.
+    attach = r"^aws iam attach-role-policy --role-name (\S+) --policy-arn (\S+)"
+    policy, in_docs = (re.search(attach, (ROOT / file).read_text(), re.M) for file in ("README.md", "docs/cluster.md"))
+    assert policy[0] == in_docs[0]
     iam = boto3.client("iam")
     iam.attach_role_policy(RoleName=policy[1], PolicyArn=policy[2])
     allowed = iam.get_policy_version(
@@ -170,4 +170,48 @@ def test_all_of_the_source_is_mounted(cluster: dict[str, Any]) -> None:
     }
     for local in mounted:
         assert (ROOT / local).exists()
-        assert cluster["file_mounts"][f"~/recor_dist/{local}"] == local
+        assert cluster["file_mounts"][f"~/.recor_dist/source/{local}"] == local
+
+
+def on_a_node(command: str, home: Path, path: str = os.environ["PATH"]) -> str:
+    """A command of cluster.yaml, as a node runs it, and what it printed."""
+    environment = {"HOME": str(home), "PATH": path}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow  # some seconds of ensurepip
+def test_the_environment_is_made_once_around_the_source(cluster: dict[str, Any], tmp_path: Path) -> None:
+    """Ray brings the source before the environment is there, and `ray up` again leaves both."""
+    source = tmp_path / ".recor_dist/source/pyproject.toml"
+    source.parent.mkdir(parents=True)
+    source.touch()
+    (command,) = [command for command in cluster["setup_commands"] if "-m venv" in command]
+    on_a_node(command, tmp_path)
+    python, pip = tmp_path / ".recor_dist/bin/python", tmp_path / ".recor_dist/bin/pip"
+    assert python.exists() and pip.exists() and source.exists()
+    pip.unlink()
+    on_a_node(command, tmp_path)
+    assert not pip.exists(), "it was not made a second time"
+
+
+def test_the_path_is_set_once_whatever_else_names_the_project(cluster: dict[str, Any], tmp_path: Path) -> None:
+    profile = tmp_path / ".bashrc"
+    profile.write_text("alias work='cd ~/recor_dist'\n")
+    (command,) = [command for command in cluster["setup_commands"] if ".bashrc" in command]
+    for _ in range(2):
+        on_a_node(command, tmp_path)
+    assert profile.read_text().count("export PATH=$HOME/.recor_dist/bin:$PATH") == 1
+
+
+def test_apt_is_asked_only_where_python_cannot_make_environments(cluster: dict[str, Any], tmp_path: Path) -> None:
+    """With a python3 of which we choose what it can, and a sudo that says what it was asked for."""
+    (command,) = cluster["initialization_commands"]
+    for name, script in (("sudo", 'echo "$@"'), ("cloud-init", "exit 2"), ("python3", "exit $(cat ~/can)")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    for can, asked in ((0, []), (1, ["update", "install -y python3-venv"])):
+        (tmp_path / "can").write_text(str(can))
+        said = on_a_node(command, tmp_path, f"{tmp_path}:{os.environ['PATH']}").splitlines()
+        assert said == [f"apt-get -qq -o DPkg::Lock::Timeout=300 {words}" for words in asked]
