@@ -13,7 +13,7 @@ class Totals:
     starved: float = 0.0  # seconds in which the learner had nothing to learn from
     present: float = 0.0  # actor-seconds of all actors that were there
     idle: float = 0.0  # actor-seconds without a ticket
-    publish: float = 0.0  # seconds from the end of an update until its weights could be had
+    publish: float = 0.0  # seconds of steps beyond the learner's work: until its weights could be had
     steps: int = 0
     pull: float = 0.0  # seconds of actors that fetched weights
     pulls: int = 0
