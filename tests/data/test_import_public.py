@@ -292,6 +292,10 @@ def refuse_large_table(item: list[Any]) -> None:
     item[1] = [list(range(7)) for _ in range(4)]
 
 
+def refuse_itself(item: list[Any]) -> None:
+    item[1].append(item[1])
+
+
 WRONG_ITEMS = {
     refuse_answer: "row 3 does not have ANSWER once",
     refuse_token: "row 3 has the token '==', which is none of the 19",
@@ -304,6 +308,7 @@ WRONG_ITEMS = {
     refuse_length: r"row 3 has clues of \d+ tokens; set task\.prompt_length=\d+ or more",
     refuse_shape: "row 3 is not a list of tokens, table and order",
     refuse_large_table: "row 3 has a table of 3 attributes and 7 houses; allowed: 3 to 6",
+    refuse_itself: "row 3 holds more than 8 lists within lists, perhaps one that holds itself",
 }
 
 
