@@ -35,6 +35,9 @@ from recor_dist.progress import progress_bar, set_up_logging
 
 log = logging.getLogger(__name__)
 AT_A_TIME = 50_000  # rows that are checked together
+NODES = 100_000  # of search, for each puzzle of a list: known ones take hundreds; this many, a twentieth of a second
+# Why a puzzle of a list is left out, by what `solve` found.
+WHY = {0: "has no solution", 2: "has several solutions", -1: f"is too hard to check in {NODES:,} nodes of search"}
 
 
 # --- Sudoku ----------------------------------------------------------------------------------------------------------
@@ -93,7 +96,7 @@ def _check_npy(path: Path, rows: np.ndarray, start: int) -> tuple[np.ndarray, ..
 
 
 def _read_lines(path: Path) -> tuple[NotedRows, list[str]]:
-    """Solves a list of puzzles; those with no solution or several are left out and named."""
+    """Solves a list of puzzles; those with no solution, several, or too long a search are left out and named."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError) as error:
@@ -113,15 +116,15 @@ def _read_lines(path: Path) -> tuple[NotedRows, list[str]]:
         for number, line in numbered:
             puzzle = np.array([int(c) for c in line.replace(".", "0")], dtype=np.uint8)
             solution = np.empty_like(puzzle)
-            found = solve(board, puzzle, solution)
+            found = solve(board, puzzle, solution, NODES)
             if found == 1:
                 puzzles.append(puzzle)
                 solutions.append(solution)
             else:
-                left_out.append(f"row {number} has {'several solutions' if found else 'no solution'}: {line}")
+                left_out.append(f"row {number} {WHY[found]}: {line}")
             advance(1)
     if not puzzles:
-        raise Mistake(f"{path}: none of its {len(numbered)} puzzles has exactly one solution")
+        raise Mistake(f"{path}: none of its {len(numbered)} puzzles was found to have one solution; {left_out[0]}")
     both = np.stack(puzzles), np.stack(solutions)
     return sudoku.noted(*both, *sudoku.solve_as_people_do(*both)), left_out
 

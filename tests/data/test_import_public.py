@@ -25,6 +25,8 @@ from recor_dist.loop import train
 from recor_dist.rng import rng
 
 Configure = Callable[..., Config]
+# Norvig's: seconds of search find no solution.
+IMPOSSIBLE = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +188,7 @@ def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
     lines.insert(10, "." * 81)
     lines.insert(20, "11" + "0" * 79)
     lines.insert(30, "")
+    lines.insert(40, IMPOSSIBLE)
     (tmp_path / "puzzles.txt").write_text("\n".join(lines) + "\n")
     data = import_files(config_in("task=sudoku", "task.size=9"), tmp_path / "puzzles.txt", None)
     assert [data.rows_of(split) for split in SPLITS] == [30, 25, 25]
@@ -195,8 +198,9 @@ def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
     assert [line.split(":")[1].strip() for line in left_out] == [
         "row 11 has several solutions",
         "row 21 has no solution",
+        "row 41 is too hard to check in 100,000 nodes of search",
     ]
-    assert "2 puzzles were left out" in caplog.text
+    assert "3 puzzles were left out" in caplog.text
 
 
 BAD_LISTS = {
@@ -206,7 +210,8 @@ BAD_LISTS = {
     "0" * 15 + "5": r"row 1 has the character '5'; allowed: 0 to 4",
     "0" * 80 + "x": "row 1 has the character 'x'",
     "é" * 81: "cannot be read as text",
-    "11" + "0" * 79: "none of its 1 puzzles has exactly one solution",
+    "11" + "0" * 79: "none of its 1 puzzles was found to have one solution; row 1 has no solution",
+    IMPOSSIBLE: "none of its 1 puzzles was found to have one solution; row 1 is too hard to check",
 }
 
 
