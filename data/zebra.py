@@ -1,5 +1,7 @@
 """Zebra puzzles: clues about houses in a row; the response is the table of houses, filled in the order of deduction."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from data.shards import NotedRows
@@ -26,8 +28,8 @@ def lengths(task: ZebraConfig) -> tuple[int, int]:
     return task.prompt_length, task.slots()
 
 
-def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.ndarray:
-    """The split of each puzzle, whatever the order of its clues and of the sides of a symmetric clue.
+def keys(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> Iterator[bytes]:
+    """What the split of each puzzle goes by: its clues, whatever their order and that of the sides of a symmetric one.
 
     clues (R, most, 7), -1 beyond the last.
     """
@@ -35,9 +37,17 @@ def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.
     symmetric = np.isin(clues[:, :, 0], (EQUAL, NOT_EQUAL, NEXT_TO))
     swap = symmetric & (clues[:, :, 1] * 8 + clues[:, :, 2] > clues[:, :, 3] * 8 + clues[:, :, 4])
     clues[swap] = clues[swap][:, [0, 3, 4, 1, 2, 5, 6]]
-    codes = np.sort((clues.astype(np.int64) + 1) @ 8 ** np.arange(6, -1, -1), axis=1)  # a number a clue, 0 for none
-    keys = np.concatenate([houses[:, None], attributes[:, None], codes], axis=1)
-    return split_of(key[key > 0].astype("<i8").tobytes() for key in keys)
+    codes = np.zeros(clues.shape[:2], dtype=np.int32)  # a number a clue, 0 for none
+    for place in range(clues.shape[2]):
+        codes = codes * 8 + clues[:, :, place] + 1
+    codes.sort(axis=1)
+    listed = np.concatenate([houses[:, None], attributes[:, None], codes], axis=1)
+    return (key[key > 0].astype("<i8").tobytes() for key in listed)
+
+
+def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.ndarray:
+    """The split of each puzzle."""
+    return split_of(keys(clues, houses, attributes))
 
 
 def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int) -> NotedRows:
