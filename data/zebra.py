@@ -156,12 +156,13 @@ def show(prompt: np.ndarray, response: np.ndarray, order: np.ndarray, wide: int)
     clues = parse([TOKENS[token] for token in prompt if token != PADDING])
     lines = [f"  {number:2}. {sentence}" for number, sentence in enumerate(sentences(clues), start=1)]
     table = response.reshape(-1, wide)
-    n, m = size(clues)
+    inside = table != PADDING  # clues need not name the last house or attribute; the table tells both
+    n, m = int(inside.any(axis=0).sum()), int(inside.any(axis=1).sum()) - 1
     deduced = [slot for slot in order if slot >= wide and slot // wide <= m and slot % wide < n]
     steps = {slot: step for step, slot in enumerate(deduced, start=1)}
     lines += ["", "  house " + "".join(f"{house + 1:>4}" for house in range(n)) + "      step" + "    " * (n - 1)]
     for row in range(1, m + 1):
-        values = "".join(f"{name(row, v) if v < 6 else '?':>4}" for v in table[row, :n])
+        values = "".join(f"{name(row, v):>4}" for v in table[row, :n])
         filled = "".join(f"{steps[row * wide + house]:>4}" for house in range(n))
         lines.append(f"  {letter(row):<6}{values}      {filled}")
     return "\n".join(line.rstrip() for line in lines)

@@ -242,3 +242,18 @@ def test_clues_and_houses_read_as_such() -> None:
         "  B       b2  b1  b0         4   5   6",
         "  C       c0  c2  c1         8   9   7",
     ]
+
+
+def test_a_table_is_shown_whole_though_no_clue_names_its_last_house_or_attribute() -> None:
+    text = "= LHS c 0 0 RHS n 0 1 CLUE_END"
+    prompt = zebra.vocabulary(ZebraConfig()).encode(text.split(), 40)
+    table = np.full((7, 6), PADDING, dtype=np.uint8)
+    table[:4, :4] = [0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0], [2, 3, 0, 1]
+    free = [slot for slot in range(42) if slot // 6 in (0, 4, 5, 6) or slot % 6 >= 4]
+    order = np.array([*free, *(slot for slot in range(42) if slot not in free)], dtype=np.int16)
+    assert zebra.show(prompt, table.reshape(-1), order, wide=6).splitlines()[2:] == [
+        "  house    1   2   3   4      step",
+        "  A       a1  a0  a3  a2         1   2   3   4",
+        "  B       b3  b2  b1  b0         5   6   7   8",
+        "  C       c2  c3  c0  c1         9  10  11  12",
+    ]
