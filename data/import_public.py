@@ -5,8 +5,9 @@
     python -m data.import_public sudoku puzzles.txt
 
 The first two are the files of Shah et al. (arXiv 2409.10502); the third is one puzzle a line, `.` or `0` for blank.
-Without a test file, a sixteenth of all solutions is held out. Other settings (data.dir, data.shard_rows, task.val_rows,
-task.prompt_length) are those of every command. What cannot be read is refused with its row, counted from 1.
+Without a test file, a sixteenth of all solutions is held out. What is the same as a row of val or test is left out of
+train, and counted. Other settings (data.dir, data.shard_rows, task.val_rows, task.prompt_length) are those of every
+command. What cannot be read is refused with its row, counted from 1.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ import numpy as np
 from data import sudoku, zebra
 from data.plain_pickle import RefusedPickle, load, plain
 from data.shards import Dataset, Manifest, NotedRows, shard_sizes, write_shard
-from data.splits import SPLITS
+from data.splits import SPLITS, Classes
 from data.sudoku_rules import BOX, geometry, solve
 from data.tasks import FORMAT
 from data.vocab import Vocabulary
@@ -34,15 +35,21 @@ from recor_dist.files import exclusive, join, open_folder, write_atomically, wri
 from recor_dist.progress import progress_bar, set_up_logging
 
 log = logging.getLogger(__name__)
-AT_A_TIME = 50_000  # rows that are checked together
+AT_A_TIME = 10_000  # rows that are checked together
+NODES = 100_000  # of search, for each puzzle of a list: known ones take hundreds; this many, a twentieth of a second
+# Why a puzzle of a list is left out, by what `solve` found.
+WHY = {0: "has no solution", 2: "has several solutions", -1: f"is too hard to check in {NODES:,} nodes of search"}
 
 
 # --- Sudoku ----------------------------------------------------------------------------------------------------------
 
 
-def read_sudoku(path: Path) -> tuple[NotedRows, list[str]]:
-    """Puzzles of a file, and a line for each that was left out."""
-    return (_read_npy(path), []) if path.suffix == ".npy" else _read_lines(path)
+def read_sudoku(path: Path) -> tuple[NotedRows, Classes, list[str]]:
+    """Puzzles of a file, the class of each, and a line for each that was left out."""
+    rows, left_out = (_read_npy(path), []) if path.suffix == ".npy" else _read_lines(path)
+    some = (slice(start, start + AT_A_TIME) for start in range(0, len(rows), AT_A_TIME))
+    classes = Classes.concatenate(Classes.of(sudoku.keys(rows.prompts[at], rows.responses[at])) for at in some)
+    return rows, classes, left_out
 
 
 def _read_npy(path: Path) -> NotedRows:
@@ -93,7 +100,7 @@ def _check_npy(path: Path, rows: np.ndarray, start: int) -> tuple[np.ndarray, ..
 
 
 def _read_lines(path: Path) -> tuple[NotedRows, list[str]]:
-    """Solves a list of puzzles; those with no solution or several are left out and named."""
+    """Solves a list of puzzles; those with no solution, several, or too long a search are left out and named."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError) as error:
@@ -113,15 +120,15 @@ def _read_lines(path: Path) -> tuple[NotedRows, list[str]]:
         for number, line in numbered:
             puzzle = np.array([int(c) for c in line.replace(".", "0")], dtype=np.uint8)
             solution = np.empty_like(puzzle)
-            found = solve(board, puzzle, solution)
+            found = solve(board, puzzle, solution, NODES)
             if found == 1:
                 puzzles.append(puzzle)
                 solutions.append(solution)
             else:
-                left_out.append(f"row {number} has {'several solutions' if found else 'no solution'}: {line}")
+                left_out.append(f"row {number} {WHY[found]}: {line}")
             advance(1)
     if not puzzles:
-        raise Mistake(f"{path}: none of its {len(numbered)} puzzles has exactly one solution")
+        raise Mistake(f"{path}: none of its {len(numbered)} puzzles was found to have one solution; {left_out[0]}")
     both = np.stack(puzzles), np.stack(solutions)
     return sudoku.noted(*both, *sudoku.solve_as_people_do(*both)), left_out
 
@@ -129,8 +136,8 @@ def _read_lines(path: Path) -> tuple[NotedRows, list[str]]:
 # --- Zebra -----------------------------------------------------------------------------------------------------------
 
 
-def read_zebra(path: Path, prompt_length: int) -> tuple[NotedRows, np.ndarray]:
-    """Puzzles of a pickle, padded to 7 x 6 tables, and the split of each."""
+def read_zebra(path: Path, prompt_length: int) -> tuple[NotedRows, Classes]:
+    """Puzzles of a pickle, padded to 7 x 6 tables, and the class of each."""
     try:
         items = load(path.read_bytes())
     except OSError as error:
@@ -143,31 +150,34 @@ def read_zebra(path: Path, prompt_length: int) -> tuple[NotedRows, np.ndarray]:
     prompts = np.full((len(items), N), PADDING, dtype=np.uint8)
     responses = np.full((len(items), M), PADDING, dtype=np.uint8)
     orders = np.empty((len(items), M), dtype=np.int16)
-    clues = np.full((len(items), MOST_CLUES, 7), -1, dtype=np.int8)
     sizes = np.empty((2, len(items)), dtype=np.uint8)  # houses, attributes
     ids = {token: i for i, token in enumerate(zebra.TOKENS)}
+    classes = []
     with progress_bar(f"reading {path.name}", len(items)) as advance:
-        for i, item in enumerate(items):
-            try:
-                words, table, order = _check_zebra(item)
-                if len(words) > N:
-                    raise ValueError(f"has clues of {len(words)} tokens; set task.prompt_length={len(words)} or more")
-                parsed = zebra.parse(words)
-                _check_clues(parsed, table)
-            except ValueError as error:
-                raise Mistake(f"{path}: row {i + 1} {error}") from None
-            prompts[i, : len(words)] = [ids[word] for word in words]
-            responses[i].reshape(LARGEST + 1, LARGEST)[: table.shape[0], : table.shape[1]] = table
-            orders[i] = [*(slot for slot in range(M) if slot not in set(order)), *order]
-            sizes[:, i] = table.shape[1], table.shape[0] - 1
-            for clue, (kind, entities) in zip(clues[i], parsed, strict=False):
-                clue[: 1 + 2 * len(entities)] = [kind, *(number for entity in entities for number in entity)]
-            advance(1)
+        for start in range(0, len(items), AT_A_TIME):
+            some = items[start : start + AT_A_TIME]
+            clues = np.full((len(some), MOST_CLUES, 7), -1, dtype=np.int8)  # more than all else of a row: not for all
+            for i, item in enumerate(some, start):
+                try:
+                    words, table, order = _check_zebra(item, N)
+                    parsed = zebra.parse(words)
+                    _check_clues(parsed, table)
+                except ValueError as error:
+                    raise Mistake(f"{path}: row {i + 1} {error}") from None
+                prompts[i, : len(words)] = [ids[word] for word in words]
+                responses[i].reshape(LARGEST + 1, LARGEST)[: table.shape[0], : table.shape[1]] = table
+                solved = set(order)
+                orders[i] = [*(slot for slot in range(M) if slot not in solved), *order]
+                sizes[:, i] = table.shape[1], table.shape[0] - 1
+                for clue, (kind, entities) in zip(clues[i - start], parsed, strict=False):
+                    clue[: 1 + 2 * len(entities)] = [kind, *(number for entity in entities for number in entity)]
+                advance(1)
+            classes.append(Classes.of(zebra.keys(clues, *sizes[:, start : start + AT_A_TIME])))
     notes = {"houses": sizes[0], "attributes": sizes[1]}
-    return NotedRows(prompts, responses, orders, notes), zebra.splits(clues, sizes[0], sizes[1])
+    return NotedRows(prompts, responses, orders, notes), Classes.concatenate(classes)
 
 
-def _check_zebra(item: Any) -> tuple[list[str], np.ndarray, list[int]]:
+def _check_zebra(item: Any, N: int) -> tuple[list[str], np.ndarray, list[int]]:
     """The words of the clues, the table, and the slots in the order in which they were solved."""
     if not isinstance(item, list | tuple) or len(item) < 2:
         raise ValueError("is not a list of tokens, table and order")
@@ -197,7 +207,10 @@ def _check_zebra(item: Any) -> tuple[list[str], np.ndarray, list[int]]:
         order.append((attribute + 1) * LARGEST + house)
     if len(set(order)) != m * n:
         raise ValueError("answers a cell twice")
-    return words[: words.index("ANSWER")], np.array(rows), order
+    clues = words[: words.index("ANSWER")]
+    if len(clues) > N:
+        raise ValueError(f"has clues of {len(clues)} tokens; set task.prompt_length={len(clues)} or more")
+    return clues, np.array(rows), order
 
 
 def _check_clues(clues: Sequence[tuple[int, list[tuple[int, int]]]], table: np.ndarray) -> None:
@@ -222,23 +235,27 @@ def import_files(config: Config, file: Path, test: Path | None) -> Dataset:
     read, classes, left_out = [], [], []
     for path in files:
         if isinstance(config.task, ZebraConfig):
-            rows, split = read_zebra(path, config.task.prompt_length)
+            rows, known = read_zebra(path, config.task.prompt_length)
         else:
-            rows, skipped = read_sudoku(path)
-            split = sudoku.splits(rows.prompts, rows.responses)
+            rows, known, skipped = read_sudoku(path)
             left_out += [f"{path.name}: {line}" for line in skipped]
         read.append(rows)
-        classes.append(split)
+        classes.append(known)
     if len({rows.prompts.shape[1] for rows in read}) > 1:
         raise Mistake(f"{test}: its puzzles have another size than those of {file}")
     N, M = read[0].prompts.shape[1], read[0].responses.shape[1]
-    chosen = _hold_out(read, classes, config.task.val_rows, file)
     cut = config.data.shard_rows
-    task = config.task if isinstance(config.task, ZebraConfig) else SudokuConfig(size=round(N**0.5))
-    tokens = (zebra if isinstance(config.task, ZebraConfig) else sudoku).vocabulary(task).tokens
+    if isinstance(config.task, ZebraConfig):
+        task, tokens, same = config.task, zebra.vocabulary(config.task).tokens, "they have the same clues"
+    else:
+        task = SudokuConfig(size=round(N**0.5))
+        tokens = sudoku.vocabulary(task).tokens
+        same = f"but for the names of digits, they have the same {'puzzles' if task.size == 4 else 'solutions'}"
+    chosen = _hold_out(read, classes, config.task.val_rows, file, same)
     sha = hashlib.sha256()
     for rows in chosen.values():
-        sha.update(rows.prompts.tobytes() + rows.responses.tobytes() + rows.orders.tobytes())
+        for column in (rows.prompts, rows.responses, rows.orders):
+            sha.update(np.ascontiguousarray(column))
     spec = {"format": FORMAT, "task": task.name, "source": sha.hexdigest(), "N": N, "M": M, "shard_rows": cut}
     uri = join(config.data.dir, f"{task.name}-{digest(spec)[:12]}")
     folder = open_folder(uri, create=True)
@@ -258,17 +275,24 @@ def import_files(config: Config, file: Path, test: Path | None) -> Dataset:
     return Dataset(uri, manifest, "python -m data.import_public")
 
 
-def _hold_out(read: list[NotedRows], classes: list[np.ndarray], val_rows: int, file: Path) -> dict[str, NotedRows]:
-    """Validation is held out of the first file, and so is the test where there is no second; the rest is train."""
-    val = np.flatnonzero(classes[0] == SPLITS.index("val"))[:val_rows]
-    test = np.flatnonzero(classes[0] == SPLITS.index("test")) if len(read) == 1 else np.empty(0, dtype=np.int64)
-    train = np.setdiff1d(np.arange(len(read[0])), np.concatenate([val, test]))
-    result = {"train": _slice(read[0], train), "val": _slice(read[0], val), "test": _slice(read[0], test)}
-    if len(read) > 1:
-        result["test"] = read[1]
-        shared = {row.tobytes() for row in read[0].prompts} & {row.tobytes() for row in read[1].prompts}
-        if shared:
-            log.warning("%d puzzles of the test file stand in the training file as well", len(shared))
+def _hold_out(
+    read: list[NotedRows], classes: list[Classes], val_rows: int, file: Path, same: str
+) -> dict[str, NotedRows]:
+    """Validation is held out of the first file, and so is the test where there is no second; the rest is train, without
+    the rows that have their like in val or test. `same`: what such rows have in common."""
+    split, mark = classes[0]
+    if len(read) == 1:
+        in_test = split == SPLITS.index("test")  # with every row that is like one of them
+        test, copies = _slice(read[0], np.flatnonzero(in_test)), 0
+    else:
+        in_test = np.isin(mark, classes[1].mark)
+        test, copies = read[1], int(in_test.sum())
+    val = np.flatnonzero((split == SPLITS.index("val")) & ~in_test)[:val_rows]
+    in_val = np.isin(mark, mark[val])
+    result = {"train": _slice(read[0], np.flatnonzero(~in_val & ~in_test)), "val": _slice(read[0], val), "test": test}
+    for name, count in {"val": int(in_val.sum()) - len(val), "test": copies}.items():
+        if count:
+            log.warning("%s: %s rows were left out of train: %s as rows of %s", file, f"{count:,}", same, name)
     for split, rows in result.items():
         if not len(rows):
             raise Mistake(f"{file}: has too few different puzzles to hold out a {split} split; give more, or test=FILE")

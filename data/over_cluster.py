@@ -46,8 +46,8 @@ def rows_of_shard(config: Config, split: str, index: int) -> NotedRows:
 
 
 def _room(config: Config) -> int:
-    """How many shards may be under way; more when nodes have joined."""
-    return A_CPU * (config.data.jobs or max(1, int(ray.cluster_resources().get("CPU", 1))))
+    """How many shards may be under way: data.jobs, or more when nodes have joined."""
+    return config.data.jobs or A_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def _rows(ref: ray.ObjectRef) -> NotedRows:
@@ -57,3 +57,8 @@ def _rows(ref: ray.ObjectRef) -> NotedRows:
         if isinstance(error.cause, Mistake):
             raise error.cause from None
         raise
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError):
+        raise Mistake(
+            "a process that made puzzles was killed time and again, perhaps for want of memory; set data.jobs to make "
+            "fewer at once; the same command goes on where it stopped"
+        ) from None

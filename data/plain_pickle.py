@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+DEEPEST = 8  # lists within lists; a table has two
+
 
 class RefusedPickle(ValueError):
     """Why a pickle was not read."""
@@ -108,10 +110,13 @@ def load(content: bytes) -> Any:
         raise RefusedPickle(f"it is damaged or truncated ({str(error) or type(error).__name__})") from None
 
 
-def plain(value: Any) -> Any:
-    """A value with its arrays and numbers as lists and ints."""
+def plain(value: Any, deepest: int = DEEPEST) -> Any:
+    """A value with its arrays and numbers as lists and ints. RefusedPickle if it is too deep, as a list that holds
+    itself is."""
     if isinstance(value, _Array):
         return value.values.tolist()
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        if not deepest:
+            raise RefusedPickle(f"holds more than {DEEPEST} lists within lists, perhaps one that holds itself")
+        return [plain(item, deepest - 1) for item in value]
     return value

@@ -1,5 +1,7 @@
 """Sudoku: minimal puzzles with one solution, in the order in which people would fill them."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from data.shards import NotedRows
@@ -31,11 +33,15 @@ def canonical(boards: np.ndarray) -> np.ndarray:
     return np.take_along_axis(names, boards.astype(np.intp), axis=1)
 
 
+def keys(puzzles: np.ndarray, solutions: np.ndarray) -> Iterator[bytes]:
+    """What the split of each row goes by: its solution, however its digits are named. There are just twelve such
+    solutions of 4x4 boards; there it is the puzzle."""
+    return (key.tobytes() for key in canonical(puzzles if solutions.shape[1] == 16 else solutions))
+
+
 def splits(puzzles: np.ndarray, solutions: np.ndarray) -> np.ndarray:
-    """The split of each row: that of its solution, however its digits are named. There are just twelve such solutions
-    of 4x4 boards; there it is that of the puzzle."""
-    keys = canonical(puzzles if solutions.shape[1] == 16 else solutions)
-    return split_of(key.tobytes() for key in keys)
+    """The split of each row."""
+    return split_of(keys(puzzles, solutions))
 
 
 def shard(task: SudokuConfig, split: str, random: np.random.Generator, rows: int) -> NotedRows:

@@ -194,8 +194,11 @@ def _room(board: Geometry) -> np.ndarray:
 
 
 @compiled
-def solve(board: Geometry, puzzle: np.ndarray, solution: np.ndarray) -> int:
-    """How many solutions a puzzle has: 0, 1 or 2 for more. The last one found is written to `solution`."""
+def solve(board: Geometry, puzzle: np.ndarray, solution: np.ndarray, nodes: int) -> int:
+    """How many solutions a puzzle has: 0, 1 or 2 for more; -1 if so many nodes of search do not tell.
+
+    The last one found is written to `solution`.
+    """
     levels, stack = _room(board), np.empty(len(puzzle), dtype=np.int64)
     levels[0] = (1 << board.units.shape[1]) - 1
     for cell in range(len(puzzle)):
@@ -203,8 +206,8 @@ def solve(board: Geometry, puzzle: np.ndarray, solution: np.ndarray) -> int:
             bit = 1 << (puzzle[cell] - 1)
             if not levels[0, cell] & bit or not _place(board, levels[0], cell, bit, stack):
                 return 0
-    found = _search(board, levels, 2, 1 << 62, np.zeros(1, dtype=np.uint64), False, stack)
-    if found:
+    found = _search(board, levels, 2, nodes, np.zeros(1, dtype=np.uint64), False, stack)
+    if found > 0:
         for cell in range(len(puzzle)):
             solution[cell] = _digit(levels[-1, cell])
     return found

@@ -1,5 +1,7 @@
 """Zebra puzzles: clues about houses in a row; the response is the table of houses, filled in the order of deduction."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from data.shards import NotedRows
@@ -26,8 +28,8 @@ def lengths(task: ZebraConfig) -> tuple[int, int]:
     return task.prompt_length, task.slots()
 
 
-def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.ndarray:
-    """The split of each puzzle, whatever the order of its clues and of the sides of a symmetric clue.
+def keys(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> Iterator[bytes]:
+    """What the split of each puzzle goes by: its clues, whatever their order and that of the sides of a symmetric one.
 
     clues (R, most, 7), -1 beyond the last.
     """
@@ -35,9 +37,17 @@ def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.
     symmetric = np.isin(clues[:, :, 0], (EQUAL, NOT_EQUAL, NEXT_TO))
     swap = symmetric & (clues[:, :, 1] * 8 + clues[:, :, 2] > clues[:, :, 3] * 8 + clues[:, :, 4])
     clues[swap] = clues[swap][:, [0, 3, 4, 1, 2, 5, 6]]
-    codes = np.sort((clues.astype(np.int64) + 1) @ 8 ** np.arange(6, -1, -1), axis=1)  # a number a clue, 0 for none
-    keys = np.concatenate([houses[:, None], attributes[:, None], codes], axis=1)
-    return split_of(key[key > 0].astype("<i8").tobytes() for key in keys)
+    codes = np.zeros(clues.shape[:2], dtype=np.int32)  # a number a clue, 0 for none
+    for place in range(clues.shape[2]):
+        codes = codes * 8 + clues[:, :, place] + 1
+    codes.sort(axis=1)
+    listed = np.concatenate([houses[:, None], attributes[:, None], codes], axis=1)
+    return (key[key > 0].astype("<i8").tobytes() for key in listed)
+
+
+def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.ndarray:
+    """The split of each puzzle."""
+    return split_of(keys(clues, houses, attributes))
 
 
 def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int) -> NotedRows:
@@ -146,12 +156,13 @@ def show(prompt: np.ndarray, response: np.ndarray, order: np.ndarray, wide: int)
     clues = parse([TOKENS[token] for token in prompt if token != PADDING])
     lines = [f"  {number:2}. {sentence}" for number, sentence in enumerate(sentences(clues), start=1)]
     table = response.reshape(-1, wide)
-    n, m = size(clues)
+    inside = table != PADDING  # clues need not name the last house or attribute; the table tells both
+    n, m = int(inside.any(axis=0).sum()), int(inside.any(axis=1).sum()) - 1
     deduced = [slot for slot in order if slot >= wide and slot // wide <= m and slot % wide < n]
     steps = {slot: step for step, slot in enumerate(deduced, start=1)}
     lines += ["", "  house " + "".join(f"{house + 1:>4}" for house in range(n)) + "      step" + "    " * (n - 1)]
     for row in range(1, m + 1):
-        values = "".join(f"{name(row, v) if v < 6 else '?':>4}" for v in table[row, :n])
+        values = "".join(f"{name(row, v):>4}" for v in table[row, :n])
         filled = "".join(f"{steps[row * wide + house]:>4}" for house in range(n))
         lines.append(f"  {letter(row):<6}{values}      {filled}")
     return "\n".join(line.rstrip() for line in lines)

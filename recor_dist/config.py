@@ -309,7 +309,11 @@ class DataConfig:
     )
     shard_rows: int = setting(50_000, "rows of a shard; how rows are cut decides their order", at_least=1)
     jobs: int = setting(
-        0, "processes that make puzzles; 0 takes one for each core", at_least=0, at_most=1024, placement=True
+        0,
+        "processes that make puzzles, in all of a cluster; 0 takes one for each core",
+        at_least=0,
+        at_most=1024,
+        placement=True,
     )
 
 

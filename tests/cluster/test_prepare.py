@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from data.over_cluster import make_over_cluster
+from data import over_cluster
+from data.over_cluster import make_over_cluster, rows_of_shard
 from data.prepare import prepare
+from data.shards import NotedRows
 from data.tasks import task_of
 from recor_dist.config import Config, Mistake
 from tests.cluster.conftest import add_node
@@ -53,3 +56,32 @@ def test_the_command_uses_the_cluster_that_is_there(cluster: Callable[..., Clust
     assert done.returncode == 0, done.stderr
     assert re.search(r"using the Ray cluster at \S+", done.stderr)
     assert "1,200 train" in done.stdout
+
+
+def test_data_jobs_holds_on_a_cluster_and_a_process_that_is_killed_again_and_again_is_told_as_here(
+    cluster: Callable[..., Cluster], config_in: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cluster({"num_cpus": 2})
+    ray.init(address=made.address, log_to_driver=False)
+    busy, tries = tmp_path / "busy", tmp_path / "tries"
+
+    def alone(config: Config, split: str, index: int) -> NotedRows:
+        busy.touch(exist_ok=False)  # fails where another shard is being made
+        time.sleep(0.2)
+        rows = rows_of_shard(config, split, index)
+        busy.unlink()
+        return rows
+
+    def killed(*_: object) -> NotedRows:
+        with tries.open("a") as file:
+            file.write("x")
+        os._exit(1)
+
+    config = config_in("task=zebra", "data.jobs=1")
+    monkeypatch.setattr(over_cluster, "rows_of_shard", alone)
+    assert prepare(config, task_of(config), make_over_cluster).rows_of("train") == 600
+    monkeypatch.setattr(over_cluster, "rows_of_shard", killed)
+    again = config_in("task=zebra", "data.jobs=1", f"data.dir={tmp_path}/other")
+    with pytest.raises(Mistake, match=r"was killed time and again, perhaps .* goes on where it stopped"):
+        prepare(again, task_of(again), make_over_cluster)
+    assert tries.read_text() == "xxxx"

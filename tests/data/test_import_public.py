@@ -1,5 +1,6 @@
 """Files of others: what comes in unchanged, and what is refused with its row. A hostile pickle executes nothing."""
 
+import copy
 import os
 import pickle
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import sudoku, zebra
+from data import import_public, sudoku, zebra
 from data.import_public import import_files, main
 from data.plain_pickle import RefusedPickle, load, plain
 from data.prepare import open_data
@@ -25,6 +26,8 @@ from recor_dist.loop import train
 from recor_dist.rng import rng
 
 Configure = Callable[..., Config]
+# Norvig's: seconds of search find no solution.
+IMPOSSIBLE = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +189,7 @@ def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
     lines.insert(10, "." * 81)
     lines.insert(20, "11" + "0" * 79)
     lines.insert(30, "")
+    lines.insert(40, IMPOSSIBLE)
     (tmp_path / "puzzles.txt").write_text("\n".join(lines) + "\n")
     data = import_files(config_in("task=sudoku", "task.size=9"), tmp_path / "puzzles.txt", None)
     assert [data.rows_of(split) for split in SPLITS] == [30, 25, 25]
@@ -195,8 +199,40 @@ def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
     assert [line.split(":")[1].strip() for line in left_out] == [
         "row 11 has several solutions",
         "row 21 has no solution",
+        "row 41 is too hard to check in 100,000 nodes of search",
     ]
-    assert "2 puzzles were left out" in caplog.text
+    assert "3 puzzles were left out" in caplog.text
+
+
+def renamed(rows: NotedRows) -> NotedRows:
+    """The same boards with other names for the digits."""
+    names = np.array([0, 5, 1, 9, 2, 8, 3, 7, 4, 6], dtype=np.uint8)
+    return NotedRows(names[rows.prompts], names[rows.responses], rows.orders, rows.notes)
+
+
+def test_no_puzzle_of_val_or_test_is_trained_on_under_other_names(
+    boards: NotedRows, tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    val, test = (sudoku.shard(SudokuConfig(), split, rng(1, "test", 0), 20) for split in ("val", "test"))
+    file, other = tmp_path / "train.npy", tmp_path / "test.npy"
+    np.save(file, np.concatenate([as_npy(rows) for rows in (boards, val, test, renamed(val), renamed(test))]))
+    config = config_in("task=sudoku", "task.size=9", "task.val_rows=15")
+    alone = import_files(config, file, None)
+    assert [alone.rows_of(split) for split in SPLITS] == [310, 15, 40], "five of val's were not needed there"
+    assert f"{file}: 15 rows were left out of train: but for the names of digits" in caplog.text
+    assert "they have the same solutions as rows of val" in caplog.text
+    assert "rows of test" not in caplog.text
+
+    caplog.clear()
+    np.save(other, np.concatenate([as_npy(test), as_npy(renamed(boards))[:7], as_npy(val)[:3]]))
+    both = import_files(config, file, other)
+    assert [both.rows_of(split) for split in SPLITS] == [293 + 4, 15, 30]
+    assert f"{file}: 53 rows were left out of train" in caplog.text  # 40 of test, 7 of train, 2 x 3 of val
+    for data in (alone, both):
+        parts = {split: data.read_split(split, 0, data.rows_of(split)) for split in SPLITS}
+        keys = {split: set(sudoku.keys(rows.prompts, rows.responses)) for split, rows in parts.items()}
+        assert not keys["train"] & (keys["val"] | keys["test"])
+        assert not keys["val"] & keys["test"]
 
 
 BAD_LISTS = {
@@ -206,7 +242,8 @@ BAD_LISTS = {
     "0" * 15 + "5": r"row 1 has the character '5'; allowed: 0 to 4",
     "0" * 80 + "x": "row 1 has the character 'x'",
     "é" * 81: "cannot be read as text",
-    "11" + "0" * 79: "none of its 1 puzzles has exactly one solution",
+    "11" + "0" * 79: "none of its 1 puzzles was found to have one solution; row 1 has no solution",
+    IMPOSSIBLE: "none of its 1 puzzles was found to have one solution; row 1 is too hard to check",
 }
 
 
@@ -236,6 +273,37 @@ def test_the_public_zebras_come_in_with_their_order(
     assert data.vocabulary.tokens == zebra.vocabulary(ZebraConfig()).tokens
     notes, _ = read_notes(data.folder, "train", 0)
     assert np.array_equal(notes["houses"], houses.notes["houses"][:250])
+
+
+def test_rows_come_in_alike_however_many_are_checked_together(
+    houses: NotedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zebra.pkl").write_bytes(pickle.dumps(as_items(houses)))
+    together, classes = import_public.read_zebra(tmp_path / "zebra.pkl", 455)
+    monkeypatch.setattr(import_public, "AT_A_TIME", 7)
+    apart, the_same = import_public.read_zebra(tmp_path / "zebra.pkl", 455)
+    assert expected(apart) == expected(together) == expected(houses)
+    assert np.array_equal(classes, the_same)
+    assert not classes.split.any(), "all of these are train's"
+    assert len(set(classes.mark.tolist())) == len(houses)
+
+
+def test_no_clues_of_val_or_test_are_trained_on_in_another_order(
+    houses: NotedRows, tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    val = as_items(zebra.shard(ZebraConfig(), "val", rng(2, "test", 0), 20))
+    moved = copy.deepcopy(val)
+    for item in moved:
+        end = first_clue(item) + 1
+        last = item[0].index("ANSWER")
+        item[0][:last] = item[0][end:last] + item[0][:end]  # the first clue stands last
+    test = as_items(houses)[:9]
+    (tmp_path / "train.pkl").write_bytes(pickle.dumps([*as_items(houses), *val, *moved]))
+    (tmp_path / "test.pkl").write_bytes(pickle.dumps(test))
+    data = import_files(config_in(*PAPER, "task.val_rows=20"), tmp_path / "train.pkl", tmp_path / "test.pkl")
+    assert [data.rows_of(split) for split in SPLITS] == [291, 20, 9]
+    assert "20 rows were left out of train: they have the same clues as rows of val" in caplog.text
+    assert "9 rows were left out of train: they have the same clues as rows of test" in caplog.text
 
 
 def first_clue(item: list[Any]) -> int:
@@ -292,6 +360,10 @@ def refuse_large_table(item: list[Any]) -> None:
     item[1] = [list(range(7)) for _ in range(4)]
 
 
+def refuse_itself(item: list[Any]) -> None:
+    item[1].append(item[1])
+
+
 WRONG_ITEMS = {
     refuse_answer: "row 3 does not have ANSWER once",
     refuse_token: "row 3 has the token '==', which is none of the 19",
@@ -304,6 +376,7 @@ WRONG_ITEMS = {
     refuse_length: r"row 3 has clues of \d+ tokens; set task\.prompt_length=\d+ or more",
     refuse_shape: "row 3 is not a list of tokens, table and order",
     refuse_large_table: "row 3 has a table of 3 attributes and 7 houses; allowed: 3 to 6",
+    refuse_itself: "row 3 holds more than 8 lists within lists, perhaps one that holds itself",
 }
 
 

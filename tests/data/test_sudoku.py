@@ -89,13 +89,22 @@ def test_all_seven_techniques_occur() -> None:
 def test_the_solver_tells_none_one_and_several() -> None:
     board, solution = geometry(4), np.zeros(16, dtype=np.uint8)
     grid = np.array([1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1], dtype=np.uint8)
-    assert solve(board, grid, solution) == 1
+    assert solve(board, grid, solution, 1_000) == 1
     assert solution.tolist() == grid.tolist()
-    assert solve(board, np.zeros(16, dtype=np.uint8), solution) == 2
-    assert solve(board, np.array([1, 1, *[0] * 14], dtype=np.uint8), solution) == 0
-    assert solve(board, np.array([1, 2, 3, 0, 0, 0, 0, 4, *[0] * 8], dtype=np.uint8), solution) == 0
+    assert solve(board, np.zeros(16, dtype=np.uint8), solution, 1_000) == 2
+    assert solve(board, np.array([1, 1, *[0] * 14], dtype=np.uint8), solution, 1_000) == 0
+    assert solve(board, np.array([1, 2, 3, 0, 0, 0, 0, 4, *[0] * 8], dtype=np.uint8), solution, 1_000) == 0
     rectangle = np.where(np.isin(np.arange(16), (0, 1, 8, 9)), 0, grid)  # 1 and 2 can be swapped
-    assert solve(board, rectangle, solution) == 2
+    assert solve(board, rectangle, solution, 1_000) == 2
+
+
+def test_a_search_ends_when_its_nodes_are_used_up() -> None:
+    board, solution = geometry(9), np.zeros(81, dtype=np.uint8)
+    puzzle = sudoku.shard(SudokuConfig(hard="all"), "train", rng(5, "test", 1), 1).prompts[0]
+    assert solve(board, puzzle, solution, 1) == -1
+    assert not solution.any()
+    assert solve(board, puzzle, solution, 10_000) == 1
+    assert np.array_equal(solution[puzzle > 0], puzzle[puzzle > 0])
 
 
 def test_a_puzzle_is_a_function_of_its_seed_alone() -> None:
