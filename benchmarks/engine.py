@@ -27,7 +27,7 @@ from recor_dist.methods import lay_out
 from recor_dist.model import Model
 from recor_dist.ray_engine import RayEngine
 
-ROUNDS, WARM_UP, STEPS = 15, 3, 10
+ROUNDS, WARM_UP, STEPS = 11, 3, 8
 SETTLE = 1.0  # seconds in which actors and learner finish what they have in hand, before the local engine's turn
 
 
@@ -143,8 +143,11 @@ def main() -> None:
         set_up_torch(config)
         with ray_cluster.session():
             ray_cluster.start(config)
-            compare("lag=1 overlaps rollouts and learning", configure(folder, "lag=1"))
-            compare("lag=0 takes turns", configure(folder, "batch_size=256", "lag=0"))
+            # What Ray costs is some milliseconds a step, so both are shown for a short step and for a long one.
+            for step in (["batch_size=128"], ["batch_size=512", "rollout_size=128"]):
+                compare("lag=1 overlaps rollouts and learning", configure(folder, "lag=1", *step))
+            for step in (["batch_size=256"], ["batch_size=1024", "rollout_size=256"]):
+                compare("lag=0 takes turns", configure(folder, "lag=0", *step))
             print("\nfrom the end of an update until an actor has loaded its weights")
             publish_to_visible("the paper's 6M", ModelConfig(layers=3, width=384, heads=12))
             publish_to_visible("the paper's 11M", ModelConfig(layers=6, width=384, heads=12))
