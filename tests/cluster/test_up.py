@@ -371,7 +371,7 @@ def stops_and_goes_on(jobs: Jobs, head: Machine) -> None:
     for _ in range(2):
         with jobs.submitted() as output:
             output.wait_for(r"scale=auto takes laptop")
-            (out,) = wait_until(lambda: list(head.home.glob("runs/zebra-recor-laptop-seed0-*")), "a run begins", 300)
+            (out,) = wait_until(lambda: list(head.home.glob("runs/zebra-recor-laptop-seed0-*")), "a run begins", 600)
             journal = out / "metrics.jsonl"
             done = steps[-1] if steps else 0
             wait_until(lambda: journal.exists() and last_step(journal) >= done + 20, "some steps", 600)  # noqa: B023
@@ -384,7 +384,7 @@ def stops_and_goes_on(jobs: Jobs, head: Machine) -> None:
         saved = sorted(int(commit.parent.name[5:]) for commit in out.glob("checkpoints/step-*/checkpoint.json"))
         assert saved[-1] >= done + 20, "the checkpoint is that of the last step, not of the last 500"
         if steps:
-            assert output.wait_for(r"resuming at step (\d+) of 3000") == [str(steps[-1])]
+            assert output.wait_for(r"resuming at step (\d+) of 10000") == [str(steps[-1])]
         steps.append(saved[-1])
 
 
