@@ -84,7 +84,7 @@ def test_scale_auto_says_what_it_took_and_why(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert "scale=auto takes laptop: no GPU here" in done.stderr
+    assert "scale=auto takes laptop: no GPU that torch can use" in done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
