@@ -28,7 +28,7 @@ def main(config: Config) -> None:
             config.scale,
             "there are GPUs" if config.scale == "paper" else "no GPU that torch can use",
         )
-    if "runtime_resources" in Path.cwd().parts and (is_relative(config.out) or is_relative(config.data.dir)):
+    if "runtime_resources" in Path.cwd().parts and (is_relative(config.out or "runs") or is_relative(config.data.dir)):
         log.warning(
             "%s is Ray's copy of --working-dir, and goes some day: submit without --working-dir, or give absolute out= "
             "and data.dir=",

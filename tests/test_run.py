@@ -155,3 +155,15 @@ def test_prepare_makes_and_repairs_data(tmp_path: Path) -> None:
     assert "train-00001.parquet is corrupt or truncated" in repaired.stderr
     assert repaired.stdout == made.stdout
     assert run(tmp_path).returncode == 0
+
+
+def test_a_run_in_rays_copy_of_a_folder_is_warned_of(tmp_path: Path) -> None:
+    """Where `ray job submit --working-dir` runs its command; `out` has its default there, or is told."""
+    copy = tmp_path / "runtime_resources/working_dir_files"
+    copy.mkdir(parents=True)
+    command = [sys.executable, "-m", "recor_dist.run", "scale=smoke", "engine=local", "track.enabled=false", "epochs=1"]
+    safe = [f"out={tmp_path}/out", f"data.dir={tmp_path}/shards"]
+    for words, warned in (([], True), (safe, False)):
+        done = subprocess.run([*command, *words], cwd=copy, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert ("is Ray's copy of --working-dir" in done.stderr) is warned, done.stderr
