@@ -1,9 +1,10 @@
 """`python benchmarks/scale.py`: how many actors one driver keeps busy, through the real pool and real Ray.
 
 Stand-in actors (light processes without torch) sleep for as long as a rollout takes; the stand-in learner publishes the
-paper's 6M weights at once. Ideal is actors / rollout time; printed is the share of it that was reached, and where the
-driver's time went. `python benchmarks/scale.py 0.1` takes 0.1 s for a rollout instead of measuring one of the paper's
-ARG on this CPU.
+paper's 6M weights at once. Ideal is actors / rollout time; printed is the share of it that was reached, where the
+driver's time went, and whose CPU time a ticket took: all processes share this machine's cores, and once those are busy
+actors wait for each other. `python benchmarks/scale.py 0.1` takes 0.1 s for a rollout instead of measuring one of the
+paper's ARG on this CPU.
 """
 
 import logging
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import psutil
 import ray
 
 from data.prepare import open_data
@@ -114,26 +116,40 @@ def measured_rollout(config: Config, data: Dataset) -> float:
     return statistics.median(times)
 
 
+def cpu_seconds() -> Counter[str]:
+    """CPU time so far of the driver, of the processes that stand in, and of Ray's own."""
+    me = psutil.Process()
+    spent: Counter[str] = Counter()
+    for process in [me, *me.children(recursive=True)]:
+        times, name = process.cpu_times(), process.cmdline()[0]
+        whose = "driver" if process == me else "stand-ins" if name.startswith(("ray::Sl", "ray::In")) else "Ray's own"
+        spent[whose] += times.user + times.system
+    return spent
+
+
 def measure(config: Config, data: Dataset, state: LearnerState, seconds: float) -> str:
     engine = StandInEngine(config, data, state, seconds)
     count, groups = config.actors.count, config.batch_size // config.rollout_size
     try:
-        done, began = 0, 0.0
+        done, began, before = 0, 0.0, Counter()
         for event in engine.events(lambda: False):
             if not isinstance(event, Stepped) or len(engine.pool.actors) < count:
                 continue
             done += 1
             if done == STEPS:
-                began, engine.spent = time.perf_counter(), Counter()
+                before, began, engine.spent = cpu_seconds(), time.perf_counter(), Counter()
             if done == 2 * STEPS:
                 break
         passed = time.perf_counter() - began
+        cpu = cpu_seconds() - before
     finally:
         engine.close()
     tickets = groups * STEPS / passed
     shares = ", ".join(f"{name} {part / passed:.1%}" for name, part in engine.spent.most_common())
     reached = f"{tickets:8.1f} tickets/s of {count / seconds:8.1f} ideal = {tickets * seconds / count:.2f}"
-    return f"  {count:>3} actors  {reached}   (driver: {shares})"
+    each = ", ".join(f"{whose} {1e3 * cpu[whose] / (groups * STEPS):.1f} ms" for whose in cpu)
+    busy = f"{cpu.total() / passed:.2f} of {len(os.sched_getaffinity(0))} cores"
+    return f"  {count:>3} actors  {reached}\n    driver: {shares}\n    CPU of a ticket: {each}; {busy} busy"
 
 
 def main() -> None:

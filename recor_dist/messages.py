@@ -1,4 +1,4 @@
-"""What passes between the parts of a run: frozen dataclasses of NumPy arrays.
+"""What passes between the parts of a run: frozen dataclasses of NumPy arrays, and the names of work.
 
 Letters, the same in every file:
   B batch, R rows of a ticket, N prompt length, M response length, t step 1..M (index 0..M-1 in arrays),
@@ -8,6 +8,7 @@ Letters, the same in every file:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,7 @@ class Shape:
     V: int  # tokens a response may hold; the model adds SEP as token V
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(NamedTuple):  # a tuple, as the pool hashes thousands of them a second
     """A unit of work: rows [group * R, (group + 1) * R) of step `step`'s batch, computed with weights `version`."""
 
     step: int
@@ -30,8 +30,7 @@ class Ticket:
     version: int
 
 
-@dataclass(frozen=True)
-class EvalTicket:
+class EvalTicket(NamedTuple):
     """A unit of evaluation: rows [index * eval.size, (index + 1) * eval.size) of a split, with weights `version`."""
 
     version: int

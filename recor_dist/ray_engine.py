@@ -541,24 +541,24 @@ class RayEngine:
 
     def _last_words(self) -> Iterator[Event]:
         """The state to go on from when the run is stopped now: after the step under way, if it ends soon."""
-        patience = self.config.deadline.stop
+        patience, lives, state = self.config.deadline.stop, self.lives, None
         try:
-            state = ray.get(self.members[LEARNER].handle.state.remote(), timeout=patience)
+            newest = ray.get(self.members[LEARNER].handle.state.remote(), timeout=patience)
             # What was before it in the learner's queue, and may have to be evaluated, too.
             for ref, call in list(self.pending.items()):
                 if call.kind == "update" and self.pending.pop(ref, None):
                     self._take(ref, call, time.monotonic())
-            state = self._with_unevaluated(state, patience)
+            if self.lives == lives:  # else it was lost at that, with weights that are still to be evaluated
+                state = self._with_unevaluated(newest, patience)
         except RayError as error:
             log.warning(
                 "there was no state to be had in deadline.stop=%g s (%s): the last checkpoint stands",
                 patience,
                 _cause(error),
             )
-            return
         told, self.happened = self.happened, []
         yield from told
-        if state.step > self.kept:
+        if state and state.step > self.kept:
             yield Checkpoint(state)
 
     # --- versions and evaluations ------------------------------------------------------------------------------------

@@ -36,10 +36,21 @@ def faulty_worker(config: Config, fault: str, marks: Path, data: Dataset) -> Wor
                 raise Mistake("task=arg: this is the user's, with a remedy")
             if fault.startswith("die"):
                 os._exit(1)
+            if fault.startswith("hoard"):
+                _hoard(20)
         return roll_out(ticket)
 
     worker.roll_out = faulty
     return worker
+
+
+def _hoard(seconds: float) -> None:
+    """Takes up to 8 GB, and keeps them."""
+    kept, deadline = [], time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if len(kept) < 40:
+            kept.append(b"x" * 200_000_000)
+        time.sleep(0.05)
 
 
 def _wait_for(there: Path, count: int) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import ray
 import safetensors.numpy
+from ray._private.utils import get_system_memory, get_used_memory
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -90,6 +91,29 @@ def test_a_mistake_found_by_an_actor_is_the_users_one_line(
     with pytest.raises(Mistake, match="task=arg: this is the user's, with a remedy"):
         train(config_in(*RAY, "actors.count=1", "rollout_size=32"))
     assert len(list(marks.iterdir())) == 1, "trying again would not help"
+
+
+@pytest.mark.slow  # takes some gigabytes
+def test_an_actor_that_takes_too_much_memory_is_ended_by_ray_and_its_ticket_issued_again(
+    config_in: Configure,
+    with_fault: Callable[[str], Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = train(config_in(f"out={tmp_path}/whole"))
+    threshold = (get_used_memory() + 4e9) / get_system_memory()
+    monkeypatch.setenv("RAY_memory_usage_threshold", f"{threshold:.3f}")
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "50")
+    marks = with_fault("hoard once")
+    with caplog.at_level(logging.INFO):
+        result = train(config_in(*RAY, "actors.count=1"))
+    assert result["weights_sha256"] == whole["weights_sha256"]
+    assert len(list(marks.iterdir())) == 1
+    (told,) = [line for line in caplog.messages if "was lost" in line]
+    assert re.search(r"memory", told) and re.search(r"Ticket\(step=5, group=0, version=5\).* is issued again", told), (
+        told
+    )
 
 
 @pytest.mark.slow  # five actors start one after the other
