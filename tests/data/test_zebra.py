@@ -16,7 +16,7 @@ from recor_dist.rng import rng
 from tests.data.slow_zebra import RELATIONS, Clue, Solver, all_solutions, next_fill, satisfied, supported
 
 WIDE = 6
-EACH = 100  # puzzles of a size that are checked
+EACH = 200  # puzzles of a size that are checked
 
 
 @pytest.fixture(scope="module")
