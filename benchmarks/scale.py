@@ -72,6 +72,11 @@ class InstantLearner(SleepingActor):
         return Receipt(0.0, 0.0, 0, {}), self.weights, None
 
 
+STAND_INS = tuple(
+    f"ray::{kind.__name__}" for kind in (SleepingActor, InstantLearner)
+)  # what their processes are called
+
+
 class StandInEngine(RayEngine):
     """The real engine with stand-ins at work, and a clock on its own doings."""
 
@@ -121,8 +126,8 @@ def cpu_seconds() -> Counter[str]:
     me = psutil.Process()
     spent: Counter[str] = Counter()
     for process in [me, *me.children(recursive=True)]:
-        times, name = process.cpu_times(), process.cmdline()[0]
-        whose = "driver" if process == me else "stand-ins" if name.startswith(("ray::Sl", "ray::In")) else "Ray's own"
+        times, stands_in = process.cpu_times(), process.cmdline()[0].startswith(STAND_INS)
+        whose = "driver" if process == me else "stand-ins" if stands_in else "Ray's own"
         spent[whose] += times.user + times.system
     return spent
 
