@@ -260,6 +260,7 @@ class RayEngine:
         if name == LEARNER:
             self.machine = self.check_machine(hello.fingerprint)
             self.learner_deadline = now + self.config.deadline.join
+            self.alone_since = now  # actors cannot begin before it
             log.info("%s is there", self.members[name])
             waiting, self.waiting_room = self.waiting_room, []
             for actor in waiting:
@@ -533,7 +534,7 @@ class RayEngine:
         member = self.members[LEARNER]
         if member.hello is None:
             raise Mistake(
-                f"deadline.join={self.config.deadline.join:g}: the learner found no place in that time: it wants "
+                f"deadline.join={self.config.deadline.join:g}: the learner did not start in that time: it wants "
                 f"{in_words(learner_resources(self.config))}, and there are {cluster_in_words()}; "
                 "add a node, or ask for less (learner.num_cpus, learner.num_gpus)"
             )
