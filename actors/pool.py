@@ -5,7 +5,8 @@ published or rewound) and asks what to do (`decide`): issue these tickets, drop 
 step, or give up. All times are numbers that the engine passes in.
 
 What it promises, whatever happens in whatever order:
-- in each life of the learner every ticket is consumed exactly once, in the order of (step, group);
+- in each life of the learner every ticket is consumed exactly once, in the order of (step, group), as soon as it and
+  all before it are there: the learner works on the first tickets of a step while actors roll out its last;
 - a ticket of step s names weights v_max(0, s - lag), and is issued only when those are published: at most lag + 1 steps
   are under way, which is the backpressure (some more where tickets need no weights);
 - a ticket is reissued when its actor is lost or its time is up, and only then; the first answer counts, later ones are
@@ -15,6 +16,7 @@ What it promises, whatever happens in whatever order:
 - as long as there is an actor, something can happen.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,7 +26,7 @@ from recor_dist.messages import EvalTicket, Ticket
 
 TRIES = 3  # a ticket that raises this often, on different actors where there are any, fails by itself
 DEATHS = 5  # a ticket that is lost with this many actors is what kills them
-QUEUE = 2  # tickets of an actor, steps of the learner: one at work, and the next, so that nobody waits for the driver
+QUEUE = 2  # tickets of an actor, parts of the learner: one at work, and the next, so that nobody waits for the driver
 
 Work = Ticket | EvalTicket
 
@@ -39,9 +41,11 @@ class Issue:
 
 @dataclass(frozen=True)
 class Learn:
-    """All tickets of this step are there: have the learner take them, in the order of their groups."""
+    """Tickets `first` .. `end` - 1 of this step are there: have the learner take them, in the order of their groups."""
 
     step: int
+    first: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,10 @@ class Pool:
     lag: int
     patience: float  # seconds an actor may take for a ticket
     ahead: int = 0  # further steps that may be under way, where tickets need no weights
+    whole: bool = False  # the learner takes all tickets of a step at once, as its loss looks at them together
     learned: int = 0  # steps that the learner has taken: v_learned is published
-    in_hand: int = 0  # steps that the learner was told to take next, and has not taken yet
+    taken: int = 0  # tickets of the next step that the learner has taken
+    in_hand: list[Learn] = field(default_factory=list)  # what it was told to take next, and has not taken yet
     actors: dict[str, list[_Work]] = field(default_factory=dict)  # the first at work, the rest in its queue
     finished: set[Ticket] = field(default_factory=set)  # and not yet consumed
     evaluating: dict[EvalTicket, None] = field(default_factory=dict)  # not yet answered, oldest first
@@ -139,23 +145,25 @@ class Pool:
         self.evaluating |= dict.fromkeys(tickets)
 
     def ticket_lost(self, ticket: Ticket) -> None:
-        """A finished ticket went down with its node: the learner can take neither its step nor the next."""
+        """A finished ticket went down with its node: the learner can take nothing of what it has in hand."""
         if ticket in self.finished:
             self.finished.remove(ticket)
             self.reissued += 1
-        self.in_hand = 0
+        self.in_hand = []
 
-    def published(self, version: int) -> None:
-        """The learner took step version - 1; its weights can be had."""
-        assert self.in_hand and version == self.learned + 1, f"v_{version} after v_{self.learned}"
-        self.learned, self.in_hand = version, self.in_hand - 1
-        self.finished = {t for t in self.finished if t.step >= version}
+    def took(self) -> None:
+        """The learner took what it had in hand first. With the last tickets of a step, its weights can be had."""
+        self.taken = self.in_hand.pop(0).end
+        if self.taken < self.groups:
+            return
+        self.learned, self.taken = self.learned + 1, 0
+        self.finished = {t for t in self.finished if t.step >= self.learned}
         self.failures = {t: f for t, f in self.failures.items() if self._wanted(t)}
         self.deaths = {t: f for t, f in self.deaths.items() if self._wanted(t)}
 
     def rewound(self, version: int) -> None:
         """The learner died and begins another life at v_version. Tickets are pure: what is finished stays good."""
-        self.learned, self.in_hand = version, 0
+        self.learned, self.taken, self.in_hand = version, 0, []
 
     # --- what to do --------------------------------------------------------------------------------------------------
 
@@ -171,8 +179,7 @@ class Pool:
             for ticket, errors in tries.items():
                 if len(errors) >= limit:
                     return [GiveUp(ticket, tuple(errors))]
-        # All idle actors get one before any gets its next: only then is it sure that none is faster.
-        room = [actor for length in range(QUEUE) for actor, works in self.actors.items() if len(works) <= length]
+        room = self._room()
         for ticket in self._open_tickets() if room else ():
             actor = self._actor_for(ticket, room)
             if actor is not None:
@@ -181,11 +188,9 @@ class Pool:
                 commands.append(Issue(ticket, actor))
             if not room:
                 break
-        while self.in_hand < QUEUE and (step := self.learned + self.in_hand) < self.steps:
-            if not self.finished.issuperset(self.tickets(step)):
-                break
-            self.in_hand += 1
-            commands.append(Learn(step))
+        while len(self.in_hand) < QUEUE and (part := self._next_part()):
+            self.in_hand.append(part)
+            commands.append(part)
         return commands
 
     def missing(self) -> list[Ticket]:
@@ -220,8 +225,33 @@ class Pool:
             if ticket not in under_way and self._wanted(ticket):
                 yield ticket
 
+    def _next_part(self) -> Learn | None:
+        """What the learner can take after all that it has in hand: the finished tickets of a step up to the first that
+        is not. Nothing less than the whole step while the one before is in hand: each call costs the learner a
+        millisecond or two, which is worth it only where it would wait."""
+        step, first = self.learned, self.taken
+        if self.in_hand:
+            step, first = divmod(self.in_hand[-1].step * self.groups + self.in_hand[-1].end, self.groups)
+        if step == self.steps:
+            return None
+        tickets = self.tickets(step)
+        end = next((group for group in range(first, self.groups) if tickets[group] not in self.finished), self.groups)
+        if end == first or (end < self.groups and (self.whole or step > self.learned)):
+            return None
+        return Learn(step, first, end)
+
     def _end_of_window(self) -> int:
         return min(self.steps, self.learned + self.lag + self.ahead + 1)
+
+    def _room(self) -> list[str]:
+        """Actors that can take a ticket, once for each they can take, those first that will begin it first: the idle,
+        then who has been at work the longest, and an idle one's second ticket last."""
+        places = [
+            (place, works[0].deadline if works else math.inf, actor)
+            for actor, works in self.actors.items()
+            for place in range(len(works), QUEUE)
+        ]
+        return [actor for *_, actor in sorted(places, key=lambda place: place[:2])]
 
     def _actor_for(self, ticket: Work, room: list[str]) -> str | None:
         """The first on which the ticket has not failed; one on which it has only if there is no other at all."""

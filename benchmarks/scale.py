@@ -67,9 +67,11 @@ class InstantLearner(SleepingActor):
         self.weights = next(iter(state.versions.values()))
 
     @ray.method(num_returns=3)
-    def update(self, step: int, batches: list[ray.ObjectRef], *, with_state: bool) -> tuple[Receipt, np.ndarray, None]:
+    def update(
+        self, step: int, first: int, batches: list[ray.ObjectRef], *, last: bool, with_state: bool
+    ) -> tuple[Receipt, np.ndarray | None, None]:
         ray.get(list(batches))
-        return Receipt(0.0, 0.0, 0, {}), self.weights, None
+        return Receipt(0.0, 0.0, 0, {}), self.weights if last else None, None
 
 
 STAND_INS = tuple(

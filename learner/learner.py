@@ -1,4 +1,5 @@
-"""The Ray shell around the learner: it takes the batches of a step by reference and gives back v_{n+1} and a receipt.
+"""The Ray shell around the learner: it takes batches by reference and gives back receipts, and with the last
+ones of a step v_{n+1}.
 
 What it returns belongs to the driver, so that published weights outlive the process that made them.
 """
@@ -35,20 +36,23 @@ class LearnerActor:
 
     @ray.method(num_returns=3)
     def update(
-        self, step: int, batches: Sequence[ray.ObjectRef], *, with_state: bool
+        self, step: int, first: int, batches: Sequence[ray.ObjectRef], *, last: bool, with_state: bool
     ) -> tuple[Receipt, np.ndarray | None, LearnerState | None]:
-        """Takes a step from its batches, in the order of their groups; not if the one before it could not be taken."""
+        """Takes tickets `first`, `first` + 1, ... of a step, and with its last ones the step itself; nothing, if those
+        before them could not be taken."""
         assert self.learner is not None
-        if step != self.learner.step:
+        if (step, first) != (self.learner.step, self.learner.taken):
             return Receipt(0.0, 0.0, 0), None, None
         began = time.perf_counter()
         taken, lost = _take(batches)
         fetched = time.perf_counter()
         if lost:
-            return Receipt(0.0, fetched - began, 0, lost=lost), None, None
-        metrics = self.learner.update(taken)
+            return Receipt(0.0, fetched - began, 0, lost=tuple(first + index for index in lost)), None, None
+        self.learner.take(taken)
+        metrics = self.learner.finish() if last else {}
         receipt = Receipt(time.perf_counter() - fetched, fetched - began, _bytes(taken), metrics)
-        return receipt, self.learner.versions[self.learner.step], self.learner.state() if with_state else None
+        weights = self.learner.versions[self.learner.step] if last else None
+        return receipt, weights, self.learner.state() if with_state else None
 
     def state(self) -> LearnerState:
         assert self.learner is not None
@@ -56,11 +60,11 @@ class LearnerActor:
 
 
 def _take(batches: Sequence[ray.ObjectRef]) -> tuple[list[Any], tuple[int, ...]]:
-    """Fetches batches; returns them, and the groups of those that went down with the machine that held them."""
+    """Fetches batches; returns them, and which of them went down with the machine that held them."""
     try:
         return ray.get(list(batches)), ()
     except ray.exceptions.RayError:
-        lost = tuple(group for group, batch in enumerate(batches) if not _can_be_had(batch))
+        lost = tuple(index for index, batch in enumerate(batches) if not _can_be_had(batch))
         return ([], lost) if lost else (ray.get(list(batches)), ())
 
 

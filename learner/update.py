@@ -1,7 +1,8 @@
 """The learner: turns weights v_n and the tickets of step n into v_{n+1}, and keeps the versions that tickets may name.
 
-Tickets are taken in the order of their groups, one forward and backward each; gradients add up in one flat buffer, are
-divided once by the counts of the whole step, clipped, and followed by one AdamW step. Nothing else changes the weights.
+Tickets are taken in the order of their groups, one forward and backward each, together or as they come. Gradients add
+up in one flat buffer, are divided once by the counts of the whole step, clipped, and followed by one AdamW step.
+Nothing else changes the weights.
 """
 
 import math
@@ -56,6 +57,9 @@ class Learner:
         self.config, self.model, self.steps = config, model, steps
         self.loss, self.statistics = loss, statistics
         self.step = 0
+        self.taken = 0  # tickets of the current step whose gradients are in the buffer
+        self.count = 0  # of what their losses add up
+        self.sums: dict[str, Any] = {}
         model.initialise(config.seed)
         self.versions = {0: model.weights()}
         self.gradient = model.share_gradients()
@@ -74,17 +78,28 @@ class Learner:
 
     def update(self, batches: Sequence[Any]) -> dict[str, float]:
         """Learns from all tickets of the current step, in the order of their groups; returns the step's metrics."""
+        self.take(batches)
+        return self.finish()
+
+    def take(self, batches: Sequence[Any]) -> None:
+        """Adds the gradients of the current step's next tickets; of all, where `statistics` looks at a whole step."""
+        if not self.taken:
+            self.gradient.zero_()
+            self.count, self.sums = 0, {}
         statistics = self.statistics(self.config.method, batches)
-        self.gradient.zero_()
-        count, sums = 0, {}
         for batch in batches:
             with autocast(self.config):
                 part = self.loss(self.config.method, self.model, batch, statistics)
             part.total.backward()
-            count += part.count
+            self.count += part.count
             for name, value in part.metrics.items():
-                sums[name] = sums.get(name, 0.0) + value
-        self.gradient.div_(max(1, count))
+                self.sums[name] = self.sums.get(name, 0.0) + value
+            self.taken += 1
+
+    def finish(self) -> dict[str, float]:
+        """Ends the current step with the tickets that were taken; returns its metrics."""
+        count = max(1, self.count)
+        self.gradient.div_(count)
         norm = float(torch.linalg.vector_norm(self.gradient))
         if not math.isfinite(norm):
             raise Mistake(
@@ -96,10 +111,10 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        self.step += 1
+        self.step, self.taken = self.step + 1, 0
         self.versions[self.step] = self.model.weights()
         self.versions = {v: flat for v, flat in self.versions.items() if v >= self.step - self.config.lag}
-        metrics = {name: float(value) / max(1, count) for name, value in sums.items()}
+        metrics = {name: float(value) / count for name, value in self.sums.items()}
         return metrics | {"learner/gradient_norm": norm, "learner/lr": rate}
 
     def state(self) -> LearnerState:
@@ -109,7 +124,7 @@ class Learner:
         return LearnerState(self.step, dict(self.versions), *(m.cpu().numpy() for m in moments))
 
     def load_state(self, state: LearnerState) -> None:
-        self.step, self.versions = state.step, dict(state.versions)
+        self.step, self.taken, self.versions = state.step, 0, dict(state.versions)
         self.model.load(state.versions[state.step])
         start = 0
         for parameter in self.flat_parameters:

@@ -58,8 +58,8 @@ class Receipt:
     seconds: float  # of computing
     moved_seconds: float  # of fetching weights or batches first
     moved_bytes: int
-    metrics: dict[str, float] | None = None  # of a learner step
-    lost: tuple[int, ...] = ()  # of a learner step that could not be taken: the groups whose batches are gone
+    metrics: dict[str, float] | None = None  # of a learner step, empty before its last tickets; None: nothing was taken
+    lost: tuple[int, ...] = ()  # of tickets that the learner could not take: the groups whose batches are gone
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ class Totals:
     starved: float = 0.0  # seconds in which the learner had nothing to learn from
     present: float = 0.0  # actor-seconds of all actors that were there
     idle: float = 0.0  # actor-seconds without a ticket
-    publish: float = 0.0  # seconds of steps beyond the learner's work: until its weights could be had
+    learning: float = 0.0  # seconds of the learner's work, and of fetching batches for it
+    publish: float = 0.0  # seconds of steps beyond that: until its weights could be had
     steps: int = 0
     pull: float = 0.0  # seconds of actors that fetched weights
     pulls: int = 0
@@ -55,23 +56,27 @@ class Meter:
                 totals.pull += receipt.moved_seconds
                 totals.pulls += 1
 
-    def learned(self, receipt: Receipt, seconds: float, *, present: int, reissued: int) -> dict[str, float]:
-        """The learner has taken a step, in so many seconds as the driver saw it; returns the step's metrics."""
-        publish = max(0.0, seconds - receipt.seconds - receipt.moved_seconds)
+    def took(self, receipt: Receipt, seconds: float) -> None:
+        """The learner has taken tickets, in so many seconds as the driver saw it."""
+        work = receipt.seconds + receipt.moved_seconds
         for totals in (self.whole, self.step):
             totals.moved += receipt.moved_bytes
-            totals.publish += publish
-            totals.steps += 1
+            totals.learning += work
+            totals.publish += max(0.0, seconds - work)
+
+    def stepped(self, *, present: int, reissued: int) -> dict[str, float]:
+        """The learner has taken the last tickets of a step; returns the step's metrics."""
+        self.whole.steps += 1
         step, self.step = self.step, Totals()
         # Of two steps that are told at once the second has no time of its own but that of its update.
-        took = max(step.seconds, receipt.seconds + receipt.moved_seconds)
+        took = max(step.seconds, step.learning)
         return {
             "engine/examples_per_second": self.batch_size / took if took else 0.0,
             "engine/learner_starved": step.starved_share(),
             "engine/actors_idle": step.idle_share(),
             "engine/actors_alive": present,
             "engine/tickets_reissued": reissued,
-            "engine/publish_seconds": publish,
+            "engine/publish_seconds": step.publish,
             "engine/pull_seconds": step.pull / step.pulls if step.pulls else 0.0,
             "engine/bytes_moved": step.moved,
             "engine/lag": self.lag,

@@ -36,6 +36,7 @@ class Method:
     decoders: Callable[[Any], dict[str, Decoder]]  # method -> decoders by name; the first gives the headline figures
     uses_weights: bool  # False: `prepare` leaves the model alone, and a ticket may be computed with any weights
     statistics: Callable[[Any, Sequence[Any]], Any] = no_statistics  # method, batches of the step
+    whole_step: Callable[[Any], bool] = lambda _: False  # method -> whether `statistics` needs all of them
 
 
 METHODS = {
@@ -45,6 +46,7 @@ METHODS = {
         decoders=lambda method: {"recor": Decoder(generate, passes=2 + method.order_queries)},
         uses_weights=True,
         statistics=recor_statistics,
+        whole_step=lambda method: method.algorithm == "ppo",
     ),
     "clm": Method(
         prepare=left_to_right,

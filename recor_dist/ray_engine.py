@@ -3,7 +3,7 @@
         ┌────────────────────────────── driver ──────────────────────────────┐
         │  Pool.decide ──► Issue, Learn, Drop        receipts ──► Pool, Meter │
         └──────┬──────────────────┬──────────────────────▲───────────────────┘
-       tickets │    batches of a  │ step, as references  │ small numbers
+       tickets │     batches, as  │ references           │ small numbers
                ▼                  ▼                      │
         RolloutActor ──────► LearnerActor ───────────────┤
                ▲   batches, through the object store     │
@@ -92,7 +92,7 @@ class Call:
     work: Work | None = None
     others: tuple[ray.ObjectRef, ...] = ()  # the tensors that come with the answer
     issued: float = 0.0
-    step: int = 0  # of an update
+    part: Learn | None = None  # of an update
 
 
 class RayEngine:
@@ -111,9 +111,10 @@ class RayEngine:
         self.config, self.data, self.steps = config, data, steps
         self.restore, self.check_machine = restore, check_machine
         groups = config.batch_size // config.rollout_size
-        self.uses_weights = METHODS[config.method.name].uses_weights
-        ahead = 0 if self.uses_weights else AHEAD
-        self.pool = Pool(steps, groups, config.lag, config.deadline.answer, ahead, learned=state.step)
+        method = METHODS[config.method.name]
+        self.uses_weights = method.uses_weights
+        ahead, whole = 0 if self.uses_weights else AHEAD, method.whole_step(config.method)
+        self.pool = Pool(steps, groups, config.lag, config.deadline.answer, ahead, whole, learned=state.step)
         self.members: dict[str, Member] = {}
         self.pending: dict[ray.ObjectRef, Call] = {}
         self.batches: dict[Ticket, ray.ObjectRef] = {}
@@ -142,7 +143,7 @@ class RayEngine:
         self.furthest = state.step
         self.kept = state.step  # the newest step whose checkpoint the loop has
         self.refusals: Counter[str] = Counter()  # of weights, in a row
-        self.early: dict[int, tuple[Call, Receipt]] = {}  # the learner's answers that overtook the one before
+        self.early: dict[Learn, tuple[Call, Receipt]] = {}  # the learner's answers that overtook the one before
         self.meter = Meter(config.batch_size, config.lag, time.monotonic())
         self._begin_life(state)
         for version in unevaluated:
@@ -231,7 +232,7 @@ class RayEngine:
             receipt, answer = method.remote(ticket, [self.weights[ticket.version]] if needed else [])
             self.pending[receipt] = Call("work", command.actor, ticket, (answer,))
         elif isinstance(command, Learn):
-            self._learn(command.step)
+            self._learn(command)
         elif isinstance(command, Drop):
             member = self._dismiss(command.actor)
             patience = self.config.deadline.answer
@@ -447,63 +448,66 @@ class RayEngine:
         self.pending[handle.begin.remote(state)] = Call("begin", LEARNER)
         self.learner_deadline = now + self.config.deadline.join
 
-    def _learn(self, step: int) -> None:
+    def _learn(self, part: Learn) -> None:
         now = time.monotonic()
-        batches = [self.batches[ticket] for ticket in self.pool.tickets(step)]
-        with_state = checkpoint_due(self.config, step + 1, self.steps)
+        batches = [self.batches[ticket] for ticket in self.pool.tickets(part.step)[part.first : part.end]]
+        last = part.end == self.pool.groups
+        with_state = last and checkpoint_due(self.config, part.step + 1, self.steps)
         handle = self.members[LEARNER].handle
-        receipt, *others = handle.update.remote(step, batches, with_state=with_state)
-        self.pending[receipt] = Call("update", LEARNER, None, tuple(others), now, step)
+        receipt, *others = handle.update.remote(part.step, part.first, batches, last=last, with_state=with_state)
+        self.pending[receipt] = Call("update", LEARNER, None, tuple(others), now, part)
         if self.learner_deadline == math.inf:  # else it still starts, and that comes first
             self.learner_deadline = now + self.config.deadline.answer
 
     def _learned(self, call: Call, receipt: Receipt, now: float) -> None:
-        """The learner has taken its step, or found that a finished ticket is gone."""
-        step = call.step
+        """The learner has taken tickets, or found that a finished one is gone."""
+        part = call.part
         if receipt.metrics is None and not receipt.lost:
-            return  # it followed a step that could not be taken; both will be asked for again
-        if step > self.pool.learned:  # Ray answers each call by itself: two may arrive in the wrong order
-            self.early[step] = call, receipt
+            return  # it followed tickets that could not be taken; both will be asked for again
+        if part != self.pool.in_hand[0]:  # Ray answers each call by itself: two may arrive in the wrong order
+            self.early[part] = call, receipt
             return
-        tickets = self.pool.tickets(step)
         self.learner_deadline = math.inf
         if receipt.lost:
-            self.early.clear()  # what was learned after it will be asked for again
+            tickets = self.pool.tickets(part.step)
             for group in receipt.lost:
                 log.warning("the batch of %s was lost with its node; it is issued again", tickets[group])
                 self.pool.ticket_lost(tickets[group])
                 del self.batches[tickets[group]]
             return
-        state = None
-        if checkpoint_due(self.config, step + 1, self.steps):
+        last, state = part.end == self.pool.groups, None
+        if last and checkpoint_due(self.config, part.step + 1, self.steps):
             try:
                 state = self._with_unevaluated(self._fetch(call.others[1]), self.config.deadline.answer)
             except RayError as error:
                 self._lost(LEARNER, _cause(error))
                 return
-        metrics = self.meter.learned(
-            receipt,
-            now - max(call.issued, self.last_learned_at),
-            present=len(self.pool.actors),
-            reissued=self.pool.reissued,
-        )
-        for ticket in tickets:
-            del self.batches[ticket]
-        self.weights[step + 1] = call.others[0]
-        self.pool.published(step + 1)
+        self.meter.took(receipt, now - max(call.issued, self.last_learned_at))
+        self.pool.took()
         self.last_learned_at = now
         if self.pool.in_hand:
             self.learner_deadline = now + self.config.deadline.answer
-        if step + 1 > self.furthest:
-            self.furthest, self.learner_losses = step + 1, 0
-        self._evaluate(step + 1)
+        if last:
+            self._stepped(part.step + 1, call.others[0], receipt.metrics, state)
+        if self.pool.in_hand and self.pool.in_hand[0] in self.early:
+            self._learned(*self.early.pop(self.pool.in_hand[0]), now)
+
+    def _stepped(
+        self, version: int, weights: ray.ObjectRef, metrics: dict[str, float], state: LearnerState | None
+    ) -> None:
+        """The learner has taken the last tickets of a step."""
+        for ticket in self.pool.tickets(version - 1):
+            del self.batches[ticket]
+        self.weights[version] = weights
+        if version > self.furthest:
+            self.furthest, self.learner_losses = version, 0
+        self._evaluate(version)
         self._release()
-        self.happened.append(Stepped(step + 1, {**receipt.metrics, **metrics}))
+        timing = self.meter.stepped(present=len(self.pool.actors), reissued=self.pool.reissued)
+        self.happened.append(Stepped(version, {**metrics, **timing}))
         if state:
             self.kept = state.step
             self.happened.append(Checkpoint(state))
-        if step + 1 in self.early:
-            self._learned(*self.early.pop(step + 1), now)
 
     def _learner_lost(self, member: Member, cause: str) -> None:
         self.learner_losses += 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.pool import DEATHS, QUEUE, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work
+from actors.pool import DEATHS, QUEUE, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work, _Work
 from recor_dist.messages import EvalTicket, Ticket
 
 PATIENCE = 10.0
@@ -17,15 +17,19 @@ class World(RuleBasedStateMachine):
     """A cluster that does to the pool whatever a cluster can do, and watches what comes of it."""
 
     @initialize(
-        steps=st.integers(1, 5), groups=st.integers(1, 3), lag=st.integers(0, 3), ahead=st.sampled_from([0, 0, 2])
+        steps=st.integers(1, 5),
+        groups=st.integers(1, 3),
+        lag=st.integers(0, 3),
+        ahead=st.sampled_from([0, 0, 2]),
+        whole=st.booleans(),
     )
-    def begin(self, steps: int, groups: int, lag: int, ahead: int) -> None:
-        self.pool = Pool(steps, groups, lag, PATIENCE, ahead)
+    def begin(self, steps: int, groups: int, lag: int, ahead: int, whole: bool) -> None:
+        self.pool = Pool(steps, groups, lag, PATIENCE, ahead, whole)
         self.now = 0.0
         self.born = 0
         self.working: dict[str, list[Work]] = {}  # what living actors have to compute, one after the other
         self.zombies: list[tuple[str, Work]] = []  # dropped actors whose answer may still come
-        self.learning: list[int] = []  # steps that the learner has in hand
+        self.learning: list[Learn] = []  # what the learner has in hand
         self.stored: set[Ticket] = set()  # batches that the learner can have
         self.consumed: list[list[Ticket]] = [[]]  # a list for each life of the learner
         self.version = 0  # the newest weights
@@ -58,9 +62,10 @@ class World(RuleBasedStateMachine):
                 queue.append(command.ticket)
             elif isinstance(command, Learn):
                 assert len(self.learning) < QUEUE
-                assert self.stored.issuperset(self.pool.tickets(command.step)), "its batches are there"
-                assert command.step == self.version + len(self.learning)
-                self.learning.append(command.step)
+                assert self.part(command) and self.stored.issuperset(self.part(command)), "its batches are there"
+                assert not self.pool.whole or len(self.part(command)) == self.pool.groups
+                assert command.end == self.pool.groups or command.step == self.version, "a part only to one that waits"
+                self.learning.append(command)
             elif isinstance(command, Drop):
                 self.zombies += [(command.actor, ticket) for ticket in self.working.pop(command.actor)]
             else:
@@ -74,6 +79,9 @@ class World(RuleBasedStateMachine):
             self.answered.append(ticket)
         else:
             self.stored.add(ticket)
+
+    def part(self, command: Learn) -> tuple[Ticket, ...]:
+        return self.pool.tickets(command.step)[command.first : command.end]
 
     def spared(self, actor: str) -> bool:
         """A ticket that kills everybody is tested apart."""
@@ -152,21 +160,20 @@ class World(RuleBasedStateMachine):
 
     @precondition(lambda self: self.learning)
     @rule(saves=st.booleans())
-    def the_learner_publishes(self, saves: bool) -> None:
-        step = self.learning.pop(0)
-        self.consumed[-1] += [Ticket(step, g, max(0, step - self.pool.lag)) for g in range(self.pool.groups)]
-        self.stored -= set(self.consumed[-1])
-        self.version = step + 1
-        self.pool.published(self.version)
-        if saves:
-            self.checkpoint = self.version
+    def the_learner_takes_what_it_has_in_hand(self, saves: bool) -> None:
+        command = self.learning.pop(0)
+        self.consumed[-1] += self.part(command)
+        self.pool.took()
+        if command.end == self.pool.groups:
+            self.version = command.step + 1
+            self.stored -= set(self.pool.tickets(command.step))
+            self.checkpoint = self.version if saves else self.checkpoint
         self.obey()
 
     @precondition(lambda self: self.learning)
     @rule(data=st.data())
     def a_finished_ticket_is_lost_with_its_node(self, data: st.DataObject) -> None:
-        group = data.draw(st.integers(0, self.pool.groups - 1))
-        ticket = self.pool.tickets(self.version)[group]
+        ticket = data.draw(st.sampled_from(self.part(self.learning[0])))
         self.stored.remove(ticket)
         self.pool.ticket_lost(ticket)
         self.learning = []
@@ -184,10 +191,9 @@ class World(RuleBasedStateMachine):
     @invariant()
     def each_life_consumes_every_ticket_once_and_in_order(self) -> None:
         for life in getattr(self, "consumed", []):
-            assert life == sorted(life, key=lambda t: (t.step, t.group))
-            assert len(set(life)) == len(life)
-            steps = sorted({t.step for t in life})
-            assert steps == list(range(steps[0], steps[0] + len(steps))) if steps else True
+            places = [ticket.step * self.pool.groups + ticket.group for ticket in life]
+            assert places == list(range(places[0], places[0] + len(places))) if places else True
+            assert not places or places[0] % self.pool.groups == 0, "a life begins with a step"
 
     @invariant()
     def nothing_is_kept_that_was_consumed_and_nothing_is_given_up(self) -> None:
@@ -206,7 +212,7 @@ class World(RuleBasedStateMachine):
             if self.pool.done():
                 break
             if self.learning:
-                self.the_learner_publishes(saves=True)
+                self.the_learner_takes_what_it_has_in_hand(saves=True)
             elif busy := self.busy():
                 self.finish(busy[0], self.working[busy[0]].pop(0))
             else:
@@ -304,13 +310,60 @@ def test_a_failed_ticket_goes_to_another_actor_while_there_is_one() -> None:
     assert issued(pool) == {"a": work["a"]}, "there is no other actor left"
 
 
+def test_the_learner_takes_the_first_tickets_of_a_step_while_the_last_are_rolled_out() -> None:
+    pool = Pool(steps=2, groups=4, lag=0, patience=PATIENCE)
+    pool.joined("a")
+    first, second, third, fourth = pool.tickets(0)
+    pool.decide(0.0)
+    pool.completed("a", first)
+    assert Learn(0, 0, 1) in pool.decide(0.0)
+    pool.completed("a", third)
+    assert not [c for c in pool.decide(0.0) if isinstance(c, Learn)], "the second comes before the third"
+    pool.completed("a", second)
+    assert Learn(0, 1, 3) in pool.decide(0.0)
+    pool.completed("a", fourth)
+    assert pool.decide(0.0) == [], "it has enough in hand"
+    pool.took()
+    assert pool.decide(0.0) == [Learn(0, 3, 4)]
+    pool.took()
+    assert pool.learned == 0
+    pool.took()
+    assert pool.learned == 1
+
+
+def test_a_learner_that_looks_at_a_step_as_a_whole_gets_it_at_once() -> None:
+    pool = Pool(steps=2, groups=2, lag=0, patience=PATIENCE, whole=True)
+    pool.joined("a")
+    pool.decide(0.0)
+    pool.completed("a", pool.tickets(0)[0])
+    assert pool.decide(0.0) == []
+    pool.completed("a", pool.tickets(0)[1])
+    assert pool.decide(0.0) == [Learn(0, 0, 2)]
+
+
+def test_the_next_ticket_waits_with_the_actor_that_has_been_at_work_the_longest() -> None:
+    pool = Pool(steps=1, groups=3, lag=0, patience=PATIENCE)
+    pool.joined("a")
+    pool.decide(0.0)
+    pool.joined("b")
+    first, second, third = pool.tickets(0)
+    pool.completed("a", first)
+    assert pool.decide(1.0) == [Issue(third, "b"), Learn(0, 0, 1)], "a is at the second"
+    pool = Pool(steps=1, groups=4, lag=0, patience=PATIENCE)
+    pool.actors = {"late": [], "early": []}
+    first, second, third, fourth = pool.tickets(0)
+    pool.actors["early"].append(_Work(first, deadline=PATIENCE))
+    pool.actors["late"].append(_Work(second, deadline=PATIENCE + 1))
+    assert pool.decide(2.0) == [Issue(third, "early"), Issue(fourth, "late")]
+
+
 def test_an_actor_has_its_next_ticket_before_it_asks_and_its_time_begins_when_its_turn_comes() -> None:
     pool = Pool(steps=1, groups=3, lag=0, patience=PATIENCE)
     pool.joined("a")
     first, second, third = pool.tickets(0)
     assert pool.decide(0.0) == [Issue(first, "a"), Issue(second, "a")]
     pool.completed("a", first)
-    assert pool.decide(8.0) == [Issue(third, "a")]
+    assert pool.decide(8.0) == [Issue(third, "a"), Learn(0, 0, 1)]
     assert pool.decide(8.0 + PATIENCE) == []
     assert pool.decide(8.1 + PATIENCE) == [Drop("a", (second, third))]
 

@@ -19,6 +19,7 @@ from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.actor import StoredShards, WeightsLost
+from actors.pool import Learn
 from data.prepare import open_data
 from data.shards import Dataset
 from data.tasks import task_of
@@ -227,7 +228,7 @@ def test_what_went_down_with_a_node_is_named(cluster: Callable[..., Cluster], co
         partial(ray_engine._introduce, config), partial(make_learner, config, data.shape, 10)
     )
     ray.get(learner.begin.remote(initial_state(lay_out(config, data.shape), 0)), timeout=90)
-    receipt, weights, _ = ray.get(learner.update.remote(0, [kept, lost], with_state=False), timeout=90)
+    receipt, weights, _ = ray.get(learner.update.remote(0, 0, [kept, lost], last=True, with_state=False), timeout=90)
     assert receipt.lost == (1,)
     assert weights is None
     actor = ray_engine.RemoteActor.options(num_cpus=1).remote(
@@ -275,7 +276,7 @@ def test_answers_of_the_learner_that_overtake_each_other_are_taken_in_order(
     words = ["method=clm", "epochs=6", "track.enabled=false"]
     expected = train(config_in(*words))["weights_sha256"]
     wait, learned = ray.wait, ray_engine.RayEngine._learned
-    overtaken: list[int] = []
+    overtaken: list[Learn] = []
 
     def last_first(refs: list, **options: object) -> tuple[list, list]:
         if options.get("num_returns"):  # the engine takes all that are there
@@ -288,7 +289,7 @@ def test_answers_of_the_learner_that_overtake_each_other_are_taken_in_order(
         return ready[-1:], [ref for ref in refs if ref is not ready[-1]]
 
     def watched(self: ray_engine.RayEngine, call: ray_engine.Call, *rest: object) -> None:
-        overtaken.extend([call.step] if call.step > self.pool.learned else [])
+        overtaken.extend([call.part] if call.part != self.pool.in_hand[0] else [])
         learned(self, call, *rest)
 
     monkeypatch.setattr(ray, "wait", last_first)

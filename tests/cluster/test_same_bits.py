@@ -37,6 +37,9 @@ def one_ray() -> Iterator[None]:
         ray.shutdown()
 
 
+AS_A_WHOLE = ["recor", "method.algorithm=ppo", "method.reward=dense"]  # its loss looks at all tickets of a step
+
+
 @pytest.mark.usefixtures("one_ray")
 @pytest.mark.parametrize("lag", [0, 2])
 def test_ray_with_1_2_and_4_actors_gives_the_weights_of_one_process(
@@ -58,7 +61,7 @@ def _key(record: dict) -> tuple:
 
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("method", EVERY, ids=" ".join)
+@pytest.mark.parametrize("method", [*EVERY, AS_A_WHOLE], ids=" ".join)
 def test_every_method_gives_on_ray_what_it_gives_in_one_process(
     method: list[str], tmp_path: Path, config_in: Configure
 ) -> None:

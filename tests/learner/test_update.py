@@ -79,6 +79,23 @@ def test_three_updates_are_adamw_on_separate_parameters(config: Config) -> None:
             np.testing.assert_allclose(p.detach(), q.detach(), atol=2e-6, err_msg=f"{name} after update {n + 1}")
 
 
+def test_a_step_taken_in_parts_is_the_step_taken_at_once_bit_for_bit(config: Config) -> None:
+    whole, parts = learner_of(config), learner_of(config)
+    for _ in range(2):
+        batches = tickets(config, whole, count=3)
+        metrics = whole.update(batches)
+        parts.take(batches[:1])
+        state = parts.state()
+        parts.take(batches[1:])
+        assert parts.finish() == metrics
+        assert np.array_equal(whole.model.weights(), parts.model.weights())
+    assert state.step == 1, "a state in the middle of a step is that of its beginning"
+    parts.take(batches[:2])
+    parts.load_state(state)
+    parts.update(batches)
+    assert np.array_equal(whole.model.weights(), parts.model.weights()), "and nothing of the middle is left"
+
+
 def test_a_gradient_beyond_the_clip_is_scaled_down(config: Config) -> None:
     config.learner.clip = 1e-3
     learner = learner_of(config)
