@@ -147,7 +147,9 @@ def main() -> None:
             for step in (["batch_size=128"], ["batch_size=512", "rollout_size=128"]):
                 compare("lag=1 overlaps rollouts and learning", configure(folder, "lag=1", *step))
             for step in (["batch_size=256"], ["batch_size=1024", "rollout_size=256"]):
-                compare("lag=0 takes turns", configure(folder, "lag=0", *step))
+                compare("lag=0 learns while the last tickets are rolled out", configure(folder, "lag=0", *step))
+            alone = ["batch_size=512", "rollout_size=512"]
+            compare("lag=0 with one ticket a step takes turns", configure(folder, "lag=0", *alone))
             print("\nfrom the end of an update until an actor has loaded its weights")
             publish_to_visible("the paper's 6M", ModelConfig(layers=3, width=384, heads=12))
             publish_to_visible("the paper's 11M", ModelConfig(layers=6, width=384, heads=12))

@@ -1,5 +1,5 @@
-"""The Ray shell around the learner: it takes batches by reference and gives back receipts, and with the last
-ones of a step v_{n+1}.
+"""The Ray shell around the learner: it takes batches by reference and gives back receipts, and v_{n+1}
+with the last of a step.
 
 What it returns belongs to the driver, so that published weights outlive the process that made them.
 """

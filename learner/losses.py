@@ -64,9 +64,7 @@ class RewardMoments:
     deviation: float
 
 
-def recor_statistics(method: RecorConfig, batches: Sequence[RecorBatch]) -> RewardMoments | None:
-    if method.algorithm != "ppo":
-        return None
+def recor_statistics(_: RecorConfig, batches: Sequence[RecorBatch]) -> RewardMoments:
     rewards = np.concatenate([batch.rewards[batch.valid] for batch in batches]).astype(np.float64)
     return RewardMoments(float(rewards.mean()), float(rewards.std()))
 

@@ -18,6 +18,8 @@ from recor_dist.config import Config, LearnerConfig, Mistake
 from recor_dist.device import autocast
 from recor_dist.model import Model
 
+Statistics = Callable[[Any, Sequence[Any]], Any]  # method, all batches of a step -> what `loss` wants to know of them
+
 
 @dataclass(frozen=True)
 class LearnerState:
@@ -51,9 +53,9 @@ class Learner:
         model: Model,
         steps: int,
         loss: Callable[[Any, Model, Any, Any], LossSums],
-        statistics: Callable[[Any, Sequence[Any]], Any],
+        statistics: Statistics | None,
     ) -> None:
-        """`statistics` sees all tickets of a step before the first backward; `loss` gets what it returns."""
+        """`statistics`, if given, sees all tickets of a step before the first backward; `loss` gets what it returns."""
         self.config, self.model, self.steps = config, model, steps
         self.loss, self.statistics = loss, statistics
         self.step = 0
@@ -82,11 +84,12 @@ class Learner:
         return self.finish()
 
     def take(self, batches: Sequence[Any]) -> None:
-        """Adds the gradients of the current step's next tickets; of all, where `statistics` looks at a whole step."""
+        """Adds the gradients of the current step's next tickets; of all at once, where there are `statistics`."""
+        assert not (self.statistics and self.taken), "statistics are over a whole step"
         if not self.taken:
             self.gradient.zero_()
             self.count, self.sums = 0, {}
-        statistics = self.statistics(self.config.method, batches)
+        statistics = self.statistics(self.config.method, batches) if self.statistics else None
         for batch in batches:
             with autocast(self.config):
                 part = self.loss(self.config.method, self.model, batch, statistics)

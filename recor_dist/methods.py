@@ -1,6 +1,6 @@
 """The table of methods. A method is a few functions and a row here; nothing else knows its name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from actors.worker import Worker
 from data.shards import Dataset
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
 from learner.losses import LossSums, recor_loss, recor_statistics
-from learner.update import Learner
+from learner.update import Learner, Statistics
 from recor_dist.config import Config
 from recor_dist.decode import Decoder, generate, generate_in_random_order, generate_left_to_right
 from recor_dist.denoise import mdm_decoders
@@ -22,21 +22,17 @@ from recor_dist.messages import Rows, Shape
 from recor_dist.model import Model
 
 
-def no_statistics(_: Any, __: Sequence[Any]) -> None:
-    """For a loss that takes each ticket by itself."""
-
-
 @dataclass(frozen=True)
 class Method:
-    """`prepare` runs on actors, `loss` (after `statistics` over all tickets of the step) on the learner."""
+    """`prepare` runs on actors, `loss` on the learner, ticket by ticket as they come. Where `statistics` gives a
+    function, it sees all tickets of a step before the first loss, and the learner waits for them."""
 
     # method, model, rows, random, version -> batch
     prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any]
     loss: Callable[[Any, Model, Any, Any], LossSums]  # method, model, batch, statistics
     decoders: Callable[[Any], dict[str, Decoder]]  # method -> decoders by name; the first gives the headline figures
     uses_weights: bool  # False: `prepare` leaves the model alone, and a ticket may be computed with any weights
-    statistics: Callable[[Any, Sequence[Any]], Any] = no_statistics  # method, batches of the step
-    whole_step: Callable[[Any], bool] = lambda _: False  # method -> whether `statistics` needs all of them
+    statistics: Callable[[Any], Statistics | None] = lambda _: None  # method -> method, batches of the step -> anything
 
 
 METHODS = {
@@ -45,8 +41,7 @@ METHODS = {
         loss=recor_loss,
         decoders=lambda method: {"recor": Decoder(generate, passes=2 + method.order_queries)},
         uses_weights=True,
-        statistics=recor_statistics,
-        whole_step=lambda method: method.algorithm == "ppo",
+        statistics=lambda method: recor_statistics if method.algorithm == "ppo" else None,
     ),
     "clm": Method(
         prepare=left_to_right,
@@ -101,4 +96,4 @@ def make_learner(config: Config, shape: Shape, steps: int) -> Learner:
         # Every method's forward goes through the blocks; actors with their caches stay as they are.
         for block in model.blocks:
             block.compile()
-    return Learner(config, model, steps, method.loss, method.statistics)
+    return Learner(config, model, steps, method.loss, method.statistics(config.method))

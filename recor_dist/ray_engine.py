@@ -113,7 +113,7 @@ class RayEngine:
         groups = config.batch_size // config.rollout_size
         method = METHODS[config.method.name]
         self.uses_weights = method.uses_weights
-        ahead, whole = 0 if self.uses_weights else AHEAD, method.whole_step(config.method)
+        ahead, whole = 0 if self.uses_weights else AHEAD, method.statistics(config.method) is not None
         self.pool = Pool(steps, groups, config.lag, config.deadline.answer, ahead, whole, learned=state.step)
         self.members: dict[str, Member] = {}
         self.pending: dict[ray.ObjectRef, Call] = {}

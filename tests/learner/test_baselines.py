@@ -13,7 +13,7 @@ from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
 from learner.update import Learner
 from recor_dist.config import SCHEMAS, AoArmConfig, ArGtConfig, ClmConfig, Config, MdmConfig
 from recor_dist.messages import MaskedBatch, Rows
-from recor_dist.methods import METHODS, no_statistics
+from recor_dist.methods import METHODS
 from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State, log_softmax
@@ -136,7 +136,7 @@ def test_the_gradient_is_divided_by_the_masked_slots_of_the_whole_step(config_in
     masks[0].flat[:5] = True
     masks[2].flat[[3, 9]] = True
     batches = [MaskedBatch(0, ROWS.prompts, ROWS.responses, masked, times) for masked in masks]
-    learner = Learner(config, small_model(), 10, mdm_loss, no_statistics)
+    learner = Learner(config, small_model(), 10, mdm_loss, None)
     metrics = learner.update(batches)
     alone = small_model()
     alone.initialise(config.seed)

@@ -9,6 +9,7 @@ import torch
 from actors.rollout import rollout
 from learner.losses import ppo_like_loss, recor_loss, recor_statistics, sql_bce_loss, sql_mse_loss, token_loss
 from recor_dist.config import RecorConfig
+from recor_dist.methods import METHODS
 from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State, log_softmax
@@ -101,7 +102,8 @@ def test_advantages_are_normalised_over_all_tickets_of_a_step() -> None:
     moments = recor_statistics(method, batches)
     rewards = np.concatenate([b.rewards[b.valid] for b in batches]).astype(np.float64)
     assert (moments.mean, moments.deviation) == (pytest.approx(rewards.mean()), pytest.approx(rewards.std()))
-    assert recor_statistics(RecorConfig(), batches) is None
+    assert METHODS["recor"].statistics(method) is recor_statistics
+    assert METHODS["recor"].statistics(RecorConfig()) is None, "soft Q-learning takes each ticket by itself"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_recors_loss_is_the_sum_over_states_of_a_trajectory(algorithm: str, rewa
     model = small_model(C)
     slow, rows = SlowModel(model), random_rows(3)
     batch = rollout(method, model, rows, rng(0, "rollout", 0, 0), version=0)
-    moments = recor_statistics(method, [batch])
+    moments = recor_statistics(method, [batch]) if algorithm == "ppo" else None
     sums = recor_loss(method, model, batch, moments)
     lm = order = 0.0
     for b in range(3):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from actors.rollout import rollout
-from learner.losses import recor_loss, recor_statistics
+from learner.losses import recor_loss
 from learner.update import Learner, learning_rate
 from recor_dist.config import Config, LearnerConfig, Mistake
 from recor_dist.messages import RecorBatch, Shape
@@ -20,7 +20,7 @@ SHAPE = Shape(N=3, M=4, V=5)
 
 
 def learner_of(config: Config) -> Learner:
-    return Learner(config, build_model(config, SHAPE), 10, recor_loss, recor_statistics)
+    return Learner(config, build_model(config, SHAPE), 10, recor_loss, None)
 
 
 def tickets(config: Config, learner: Learner, count: int = 2) -> list[RecorBatch]:
