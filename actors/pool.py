@@ -1,8 +1,8 @@
 """Who computes what next: the pool's decisions, as a pure state machine that owns no tasks, no clocks and no Ray.
 
 The engine tells the pool what happened (an actor joined or was lost, a ticket was finished, failed or lost, the learner
-published or rewound) and asks what to do (`decide`): issue these tickets, drop these actors, let the learner learn this
-step, or give up. All times are numbers that the engine passes in.
+took tickets or rewound) and asks what to do (`decide`): issue these tickets, drop these actors, have the learner take
+what is there, or give up. All times are numbers that the engine passes in.
 
 What it promises, whatever happens in whatever order:
 - in each life of the learner every ticket is consumed exactly once, in the order of (step, group), as soon as it and
@@ -192,10 +192,6 @@ class Pool:
             self.in_hand.append(part)
             commands.append(part)
         return commands
-
-    def missing(self) -> list[Ticket]:
-        """Tickets that the learner's next step still waits for."""
-        return [ticket for ticket in self.tickets(self.learned) if ticket not in self.finished]
 
     def tickets(self, step: int) -> tuple[Ticket, ...]:
         return _tickets(step, self.groups, self.lag)

@@ -98,6 +98,8 @@ class Learner:
             for name, value in part.metrics.items():
                 self.sums[name] = self.sums.get(name, 0.0) + value
             self.taken += 1
+        if self.model.flat.is_cuda:
+            torch.cuda.synchronize()  # or a GPU still at work would be taken for a learner that waits
 
     def finish(self) -> dict[str, float]:
         """Ends the current step with the tickets that were taken; returns its metrics."""

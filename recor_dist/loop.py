@@ -210,7 +210,7 @@ def _engine(
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, so that a step is finished and saved first; the second one interrupts at once."""
+    """Collects SIGINT and SIGTERM, so that what is learned is saved first; the second one interrupts at once."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -220,7 +220,7 @@ def _signals() -> Iterator[list[int]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        os.write(2, b"stopping after this step; the same command goes on from there\n")
+        os.write(2, b"stopping after the last whole step; the same command goes on from there\n")
 
     before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -15,7 +15,6 @@ class Totals:
     idle: float = 0.0  # actor-seconds without a ticket
     learning: float = 0.0  # seconds of the learner's work, and of fetching batches for it
     publish: float = 0.0  # seconds of steps beyond that: until its weights could be had
-    steps: int = 0
     pull: float = 0.0  # seconds of actors that fetched weights
     pulls: int = 0
     moved: int = 0  # bytes of weights and batches
@@ -66,7 +65,6 @@ class Meter:
 
     def stepped(self, *, present: int, reissued: int) -> dict[str, float]:
         """The learner has taken the last tickets of a step; returns the step's metrics."""
-        self.whole.steps += 1
         step, self.step = self.step, Totals()
         # Of two steps that are told at once the second has no time of its own but that of its update.
         took = max(step.seconds, step.learning)
@@ -87,7 +85,7 @@ class Meter:
         starved, idle = self.whole.starved_share(), self.whole.idle_share()
         shares = f"the learner waited {starved:.0%} of the time, the actors {idle:.0%}"
         if min(starved, idle) > 0.15:
-            remedy = "lag=1 lets them overlap (another result)" if self.lag == 0 else "a larger lag, or smaller tickets"
+            remedy = "a larger lag, or smaller tickets" if self.lag else "lag=1 lets them overlap more (another result)"
             return f"{shares}: they wait for each other; {remedy}, or a smaller rollout_size spreads a step over actors"
         if starved > max(idle, 0.1):
             return f"{shares}: rollouts are the bottleneck; more actors (actors.count, or more nodes) make it faster"

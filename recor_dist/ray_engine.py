@@ -545,7 +545,8 @@ class RayEngine:
         self._lost(LEARNER, "no answer before its deadline")
 
     def _last_words(self) -> Iterator[Event]:
-        """The state to go on from when the run is stopped now: after the step under way, if it ends soon."""
+        """The state to go on from when the run is stopped now: that of the last whole step, once the learner has taken
+        what it has in hand, if that is soon. A step of which it has taken a part will be begun again."""
         patience, lives, state = self.config.deadline.stop, self.lives, None
         try:
             newest = ray.get(self.members[LEARNER].handle.state.remote(), timeout=patience)
