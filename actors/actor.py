@@ -19,6 +19,9 @@ from data.shards import Dataset
 from recor_dist.messages import EvalTicket, Hello, Receipt, Ticket
 
 
+NICENESS = 10  # on top of what Ray gives its workers
+
+
 class WeightsLost(Exception):
     """The weights of a ticket went down with the machine that held them."""
 
@@ -64,6 +67,9 @@ class RolloutActor:
 
     def begin(self, data: Dataset, shards: StoredShards | None) -> None:
         """Opens the data, through the object store where the driver's folder is out of reach."""
+        # Where cores are scarce the learner goes first, which everybody waits for. This counts for the thread that calls
+        # it, and this one is where Ray runs all tickets.
+        os.nice(NICENESS)
         self.worker = self.make_worker(data.read_from(shards) if shards else data)
 
     @ray.method(num_returns=2)

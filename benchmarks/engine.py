@@ -1,14 +1,15 @@
 """`python benchmarks/engine.py`: what Ray costs and what it gains, side by side in one run.
 
 Rounds of steps alternate between engine=local on one core and engine=ray with one actor and the learner on a core each,
-on the same model and data; every figure is a median over the rounds. Ratios, not lone times: machines are noisy.
+on the same model and data. Machines are noisy and drift: a round on Ray is held against the local ones before and after
+it, and every figure is a median over many short rounds. Ratios, not lone times.
 """
 
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import ray
@@ -27,8 +28,10 @@ from recor_dist.methods import lay_out
 from recor_dist.model import Model
 from recor_dist.ray_engine import RayEngine
 
-ROUNDS, WARM_UP, STEPS = 11, 3, 8
-SETTLE = 1.0  # seconds in which actors and learner finish what they have in hand, before the local engine's turn
+ROUNDS = 21
+ROUND = 0.8  # seconds of a round on one core, at the least three steps
+WARM_UP = 3  # steps on Ray that fill the pipeline again
+SETTLE = 0.7  # seconds in which actors and learner finish what they have in hand, before the local engine's turn
 
 
 def configure(folder: str, *words: str) -> Config:
@@ -36,19 +39,19 @@ def configure(folder: str, *words: str) -> Config:
     return compose([*fixed, f"data.dir={folder}", "actors.count=1", *words])
 
 
-def seconds_of_ray(events: Iterator[Event]) -> float:
+def seconds_of_ray(events: Iterator[Event], steps: int) -> float:
     """Seconds a step, after some that fill the pipeline again."""
-    steps = (event for event in events if isinstance(event, Stepped))
-    list(islice(steps, WARM_UP))
+    stepped = (event for event in events if isinstance(event, Stepped))
+    list(islice(stepped, WARM_UP))
     began = time.perf_counter()
-    list(islice(steps, STEPS))
-    return (time.perf_counter() - began) / STEPS
+    list(islice(stepped, steps))
+    return (time.perf_counter() - began) / steps
 
 
-def seconds_of_local(engine: LocalEngine) -> tuple[float, float]:
+def seconds_of_local(engine: LocalEngine, steps: int) -> tuple[float, float]:
     """Seconds a step of rolling out, and of learning."""
     rollout = learn = 0.0
-    for _ in range(STEPS):
+    for _ in range(steps):
         n = engine.learner.step
         began = time.perf_counter()
         version = max(0, n - engine.config.lag)
@@ -58,7 +61,7 @@ def seconds_of_local(engine: LocalEngine) -> tuple[float, float]:
         middle = time.perf_counter()
         engine.learner.update(batches)
         rollout, learn = rollout + middle - began, learn + time.perf_counter() - middle
-    return rollout / STEPS, learn / STEPS
+    return rollout / steps, learn / steps
 
 
 def compare(title: str, config: Config) -> None:
@@ -66,16 +69,21 @@ def compare(title: str, config: Config) -> None:
     state = initial_state(lay_out(config, data.shape), config.seed)
     local = LocalEngine(config, data, 100_000, state, [])
     engine = RayEngine(config, data, 100_000, state, [], lambda: state, lambda machine: machine)
-    rounds = []
+    on_one_core, on_ray = [], []
     try:
         events = engine.events(lambda: False)
         next(event for event in events if isinstance(event, Stepped))
+        time.sleep(SETTLE)
+        steps = max(3, round(ROUND / sum(seconds_of_local(local, 3))))
+        on_one_core.append(seconds_of_local(local, steps))
         for _ in range(ROUNDS):
+            on_ray.append(seconds_of_ray(events, steps))
             time.sleep(SETTLE)
-            rollout, learn = seconds_of_local(local)
-            rounds.append((rollout, learn, seconds_of_ray(events)))
+            on_one_core.append(seconds_of_local(local, steps))
     finally:
         engine.close()
+    beside = [np.mean(pair, axis=0) for pair in pairwise(on_one_core)]
+    rounds = [(rollout, learn, ray_step) for (rollout, learn), ray_step in zip(beside, on_ray, strict=True)]
     rollout, learn, with_ray = (statistics.median(column) for column in zip(*rounds, strict=True))
     gains = sorted((r + x) / y for r, x, y in rounds)
     print(f"\n{title}: B={config.batch_size}, tickets of {config.rollout_size} rows")

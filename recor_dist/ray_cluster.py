@@ -58,6 +58,8 @@ def start(config: Config) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray remembers its last 100,000 calls for a dashboard, which is not there.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+    # Ray would have the learner give way to the driver and to Ray's own processes.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     count = config.actors.count if isinstance(config.actors.count, int) else 1
     wanted = learner_resources(config)["num_cpus"] + count * actor_resources(config)["num_cpus"]
     here = len(os.sched_getaffinity(0))
