@@ -18,7 +18,6 @@ from actors.worker import Worker
 from data.shards import Dataset
 from recor_dist.messages import EvalTicket, Hello, Receipt, Ticket
 
-
 NICENESS = 10  # on top of what Ray gives its workers
 
 
@@ -67,8 +66,8 @@ class RolloutActor:
 
     def begin(self, data: Dataset, shards: StoredShards | None) -> None:
         """Opens the data, through the object store where the driver's folder is out of reach."""
-        # Where cores are scarce the learner goes first, which everybody waits for. This counts for the thread that calls
-        # it, and this one is where Ray runs all tickets.
+        # Where cores are scarce the learner goes first: everybody waits for it. Linux makes this thread nice, not the
+        # process, and it is the one in which Ray runs all tickets.
         os.nice(NICENESS)
         self.worker = self.make_worker(data.read_from(shards) if shards else data)
 
