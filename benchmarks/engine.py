@@ -1,22 +1,25 @@
 """`python benchmarks/engine.py`: what Ray costs and what it gains, side by side in one run.
 
 Rounds of steps alternate between engine=local on one core and engine=ray with one actor and the learner on a core each,
-on the same model and data. Machines are noisy and drift: a round on Ray is held against the local ones before and after
-it, and every figure is a median over many short rounds. Ratios, not lone times.
+on the same model and data; at lag=1 also two plain processes with a pipe between them, the least that overlap can cost
+on this machine, without Ray. Machines are noisy and drift: a round on Ray is held against the local ones before and
+after it, and every figure is a median over many short rounds. Ratios, not lone times.
 """
 
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from itertools import islice, pairwise
+from multiprocessing.connection import Connection
 
 import numpy as np
 import ray
 
 from data.prepare import open_data
 from data.tasks import task_of
-from learner.update import initial_state
+from learner.update import Learner, initial_state
 from recor_dist import ray_cluster
 from recor_dist.command import compose
 from recor_dist.config import Config, ModelConfig
@@ -24,7 +27,7 @@ from recor_dist.device import set_up_torch
 from recor_dist.events import Event, Stepped
 from recor_dist.local_engine import LocalEngine
 from recor_dist.messages import Shape, Ticket
-from recor_dist.methods import lay_out
+from recor_dist.methods import lay_out, make_worker
 from recor_dist.model import Model
 from recor_dist.ray_engine import RayEngine
 
@@ -64,12 +67,53 @@ def seconds_of_local(engine: LocalEngine, steps: int) -> tuple[float, float]:
     return rollout / steps, learn / steps
 
 
+class TwoProcesses:
+    """lag=1 without Ray: another process rolls out step n + 1 with v_n while this one learns step n."""
+
+    def __init__(self, config: Config, learner: Learner) -> None:
+        self.learner = learner
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other_end = context.Pipe()
+        self.process = context.Process(target=roll_out_for, args=(config, other_end), daemon=True)
+        self.process.start()
+        self.pipe.recv()
+
+    def seconds(self, steps: int) -> float:
+        """Seconds a step."""
+        self._ask(self.learner.step)
+        for done in range(WARM_UP + steps):
+            batches = self.pipe.recv()
+            if done == WARM_UP:
+                began = time.perf_counter()
+            if done < WARM_UP + steps - 1:
+                self._ask(self.learner.step + 1)
+            self.learner.update(batches)
+        return (time.perf_counter() - began) / steps
+
+    def _ask(self, step: int) -> None:
+        version = max(0, step - 1)
+        self.pipe.send((step, version, self.learner.versions[version]))
+
+
+def roll_out_for(config: Config, pipe: Connection) -> None:
+    """The other process."""
+    set_up_torch(config)
+    worker = make_worker(config, open_data(config, task_of(config)))
+    pipe.send("ready")
+    while True:
+        step, version, weights = pipe.recv()
+        worker.load(version, weights)
+        groups = range(config.batch_size // config.rollout_size)
+        pipe.send([worker.roll_out(Ticket(step, group, version)) for group in groups])
+
+
 def compare(title: str, config: Config) -> None:
     data = open_data(config, task_of(config))
     state = initial_state(lay_out(config, data.shape), config.seed)
     local = LocalEngine(config, data, 100_000, state, [])
     engine = RayEngine(config, data, 100_000, state, [], lambda: state, lambda machine: machine)
-    on_one_core, on_ray = [], []
+    plain = TwoProcesses(config, local.learner) if config.lag else None
+    on_one_core, on_ray, on_two = [], [], []
     try:
         events = engine.events(lambda: False)
         next(event for event in events if isinstance(event, Stepped))
@@ -80,8 +124,12 @@ def compare(title: str, config: Config) -> None:
             on_ray.append(seconds_of_ray(events, steps))
             time.sleep(SETTLE)
             on_one_core.append(seconds_of_local(local, steps))
+            if plain:
+                on_two.append(plain.seconds(steps))
     finally:
         engine.close()
+        if plain:
+            plain.process.terminate()
     beside = [np.mean(pair, axis=0) for pair in pairwise(on_one_core)]
     rounds = [(rollout, learn, ray_step) for (rollout, learn), ray_step in zip(beside, on_ray, strict=True)]
     rollout, learn, with_ray = (statistics.median(column) for column in zip(*rounds, strict=True))
@@ -96,6 +144,8 @@ def compare(title: str, config: Config) -> None:
         ideal = statistics.median((r + x) / max(r, x) for r, x, _ in rounds)
         print(f"  ideal gain               {ideal:7.2f}  (rollout + learning) / the longer of the two")
         print(f"  share of the ideal       {statistics.median(shares):7.2f}  target >= 0.90")
+        least = statistics.median(max(r, x) / y for (r, x), y in zip(on_one_core[1:], on_two, strict=True))
+        print(f"  two plain processes      {least:7.2f}  of the ideal")
     else:
         overheads = [y / (r + x) - 1 for r, x, y in rounds]
         print(f"  overhead of Ray          {statistics.median(overheads):7.1%}  target <= 5 %")
