@@ -1,6 +1,8 @@
 """One result, whatever the machines do: Ray with any number of actors ends in the weights of one process."""
 
+import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,15 @@ import actors
 import data
 import learner
 import recor_dist
+from actors.actor import NICENESS
+from data.prepare import open_data
+from data.tasks import task_of
 from recor_dist.config import Config
+from recor_dist.device import fingerprint
 from recor_dist.loop import train
+from recor_dist.messages import Ticket
+from recor_dist.methods import lay_out, make_worker
+from recor_dist.ray_engine import RemoteActor
 from tests.cluster.conftest import records
 from tests.conftest import decided
 from tests.test_methods import EVERY, words_of
@@ -101,6 +110,32 @@ def test_every_step_says_where_its_time_went(tmp_path: Path, config_in: Configur
     # A step told together with the one before shows no publishing of its own, and not every step sees a pull.
     for name in ("publish_seconds", "pull_seconds"):
         assert sum(record[f"engine/{name}"] for record in steps) > 0
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_the_thread_that_computes_tickets_gives_way_to_the_learner(config_in: Configure) -> None:
+    config = config_in("device=cpu", "precision=float32")
+    dataset = open_data(config, task_of(config))
+    actor = RemoteActor.options(num_cpus=1).remote(partial(fingerprint, config), partial(make_worker, config))
+    weights = [ray.put(lay_out(config, dataset.shape).weights())]
+    try:
+        ray.get(actor.begin.remote(dataset, None), timeout=90)
+        pid = ray.get(actor.hello.remote(), timeout=90).pid
+        before = _cpu_of_threads(pid)
+        for step in range(10):
+            ray.get(actor.roll_out.remote(Ticket(step, 0, 0), weights)[0], timeout=90)
+        spent = {thread: cpu - before.get(thread, 0) for thread, cpu in _cpu_of_threads(pid).items()}
+        at_work = max(spent, key=spent.get)
+        niceness = os.getpriority(os.PRIO_PROCESS, pid)  # of its first thread, as Ray started it: the learner's
+        assert os.getpriority(os.PRIO_PROCESS, at_work) == min(19, niceness + NICENESS)
+    finally:
+        ray.kill(actor)
+
+
+def _cpu_of_threads(pid: int) -> dict[int, int]:
+    """Nanoseconds so far."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return {int(file.parent.name): int(file.read_text().split()[0]) for file in files}
 
 
 @pytest.mark.usefixtures("one_ray")
