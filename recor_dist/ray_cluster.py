@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+from ray._private import ray_constants
 from ray._private.services import canonicalize_bootstrap_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -66,14 +67,25 @@ def start(config: Config) -> None:
     if wanted > here:
         log.info("%g CPUs are asked for and %d are here: processes share them", wanted, here)
     log.info("starting Ray on this machine")
-    ray.init(
-        address="local",
-        num_cpus=max(here, int(-(-wanted // 1))),
-        include_dashboard=False,
-        logging_level=logging.WARNING,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-    )
+    with on_loopback():
+        ray.init(
+            address="local",
+            num_cpus=max(here, int(-(-wanted // 1))),
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+            log_to_driver=False,
+        )
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Ray started in here cannot be reached from outside, as on macOS. On Linux it would take the address in the
+    network, even for `_node_ip_address="127.0.0.1"`, and listen to whoever sends it code to run."""
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def actor_resources(config: Config) -> dict[str, float]:

@@ -20,6 +20,7 @@ from recor_dist.device import fingerprint
 from recor_dist.loop import train
 from recor_dist.messages import Ticket
 from recor_dist.methods import lay_out, make_worker
+from recor_dist.ray_cluster import on_loopback
 from recor_dist.ray_engine import RemoteActor
 from tests.cluster.conftest import records
 from tests.conftest import decided
@@ -32,14 +33,15 @@ WORDS = ["eval.every=5", "checkpoint.every=7", "task.test_rows=100"]  # four tic
 @pytest.fixture(scope="module")
 def one_ray() -> Iterator[None]:
     """Ray on this machine, with pretended CPUs enough for four actors."""
-    ray.init(
-        address="local",
-        num_cpus=5,
-        num_gpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=200_000_000,
-    )
+    with on_loopback():
+        ray.init(
+            address="local",
+            num_cpus=5,
+            num_gpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=200_000_000,
+        )
     try:
         yield
     finally:
