@@ -4,10 +4,13 @@ Rounds of steps alternate between engine=local on one core and engine=ray with o
 on the same model and data; at lag=1 also two plain processes with a pipe between them, the least that overlap can cost
 on this machine, without Ray. Machines are noisy and drift: a round on Ray is held against the local ones before and
 after it, and every figure is a median over many short rounds. Ratios, not lone times.
+
+`python benchmarks/engine.py lag=1 batch_size=128` compares this one step alone.
 """
 
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -201,6 +204,9 @@ def main() -> None:
         set_up_torch(config)
         with ray_cluster.session():
             ray_cluster.start(config)
+            if words := sys.argv[1:]:
+                compare(" ".join(words), configure(folder, *words))
+                return
             # What Ray costs is some milliseconds a step, so both are shown for a short step and for a long one.
             for step in (["batch_size=128"], ["batch_size=512", "rollout_size=128"]):
                 compare("lag=1 overlaps rollouts and learning", configure(folder, "lag=1", *step))
