@@ -88,9 +88,9 @@ class TwoProcesses:
             batches = self.pipe.recv()
             if done == WARM_UP:
                 began = time.perf_counter()
-            if done < WARM_UP + steps - 1:
-                self._ask(self.learner.step + 1)
+            self._ask(self.learner.step + 1)
             self.learner.update(batches)
+        self.pipe.recv()
         return (time.perf_counter() - began) / steps
 
     def _ask(self, step: int) -> None:
@@ -139,8 +139,9 @@ def compare(title: str, config: Config) -> None:
     gains = sorted((r + x) / y for r, x, y in rounds)
     print(f"\n{title}: B={config.batch_size}, tickets of {config.rollout_size} rows")
     parts = f"{1e3 * rollout:.1f} rollout + {1e3 * learn:.1f} learning"
-    print(f"  local, one core          {1e3 * (rollout + learn):7.1f} ms a step = {parts}")
-    print(f"  Ray, one actor, learner  {1e3 * with_ray:7.1f} ms a step")
+    local_step, actors = rollout + learn, config.actors.count
+    print(f"  local, one process       {1e3 * local_step:7.1f} ms a step = {parts}; {1 / local_step:.1f} steps/s")
+    print(f"  Ray, learner, actors: {actors:<2} {1e3 * with_ray:7.1f} ms a step; {1 / with_ray:.1f} steps/s")
     print(f"  gain over local          {statistics.median(gains):7.2f}  (rounds: {gains[0]:.2f} to {gains[-1]:.2f})")
     if config.lag:
         shares = [((r + x) / y) / ((r + x) / max(r, x)) for r, x, y in rounds]
@@ -200,12 +201,13 @@ def publish_to_visible(name: str, sizes: ModelConfig) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        config = configure(folder)
+        words = sys.argv[1:]
+        config = configure(folder, *words)
         set_up_torch(config)
         with ray_cluster.session():
             ray_cluster.start(config)
-            if words := sys.argv[1:]:
-                compare(" ".join(words), configure(folder, *words))
+            if words:
+                compare(" ".join(words), config)
                 return
             # What Ray costs is some milliseconds a step, so both are shown for a short step and for a long one.
             for step in (["batch_size=128"], ["batch_size=512", "rollout_size=128"]):

@@ -85,7 +85,7 @@ class Meter:
         starved, idle = self.whole.starved_share(), self.whole.idle_share()
         shares = f"the learner waited {starved:.0%} of the time, the actors {idle:.0%}"
         if min(starved, idle) > 0.15:
-            remedy = "a larger lag, or smaller tickets" if self.lag else "lag=1 lets them overlap more (another result)"
+            remedy = "a larger lag" if self.lag else "lag=1 lets them overlap more (another result)"
             return f"{shares}: they wait for each other; {remedy}, or a smaller rollout_size spreads a step over actors"
         if starved > max(idle, 0.1):
             return f"{shares}: rollouts are the bottleneck; more actors (actors.count, or more nodes) make it faster"

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 import ray
 from ray._private import ray_constants
 from ray._private.services import canonicalize_bootstrap_address
+from ray._raylet import AuthenticationTokenLoader
+from ray._raylet import Config as RayConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from recor_dist.config import Config, Mistake
@@ -40,9 +43,11 @@ def connect() -> bool:
         address = canonicalize_bootstrap_address(None)
         if address is None:
             return False
-        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
+        # Ray finds the same address once more. If it was given, Ray would not look for the token in ~/.ray, with which
+        # `ray start` closes its cluster as soon as there is one.
+        ray.init(logging_level=logging.WARNING, log_to_driver=False)
     except (ConnectionError, ValueError):
-        if "RAY_ADDRESS" in os.environ:
+        if os.environ.get("RAY_ADDRESS"):
             raise Mistake(
                 f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there; mend it, "
                 "or unset it to start Ray on this machine"
@@ -55,7 +60,7 @@ def connect() -> bool:
 
 def start(config: Config) -> None:
     """Starts Ray on this machine, for this run alone and on loopback, with room for what the run asks for."""
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    _admit_nobody_else()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray remembers its last 100,000 calls for a dashboard, which is not there.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
@@ -75,6 +80,15 @@ def start(config: Config) -> None:
             logging_level=logging.WARNING,
             log_to_driver=False,
         )
+
+
+def _admit_nobody_else() -> None:
+    """A token that only this run's processes know: loopback alone admits everybody who has an account here."""
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    RayConfig.initialize("")  # Ray has read its settings when it was imported
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager

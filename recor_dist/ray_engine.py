@@ -155,8 +155,9 @@ class RayEngine:
         """Runs to the end, or until it is told to stop; then the last event is a checkpoint, if one could be had."""
         while True:
             self._look_around(time.monotonic())
-            for command in self.pool.decide(time.monotonic()):
-                self._carry_out(command)
+            if not stopping():  # else the learner would have one more step to take before it can give its state
+                for command in self.pool.decide(time.monotonic()):
+                    self._carry_out(command)
             # Told only now, so that everybody has work while the loop writes a checkpoint.
             happened, self.happened = self.happened, []
             yield from happened

@@ -15,6 +15,7 @@ from recor_dist.device import set_up_torch
 from recor_dist.loop import train
 from recor_dist.messages import Rows, Shape
 from recor_dist.model import Model
+from recor_dist.ray_cluster import on_loopback
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -29,6 +30,7 @@ def _ray_of_our_own() -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,
+        on_loopback(),
     ):
         Path(folder, "ray_bootstrap_config.yaml").write_text("cluster_name: none\nprovider: {type: local}\n")
         settings = {"HOME": folder, "RAY_TMPDIR": folder, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "disabled"}
@@ -36,6 +38,7 @@ def _ray_of_our_own() -> Iterator[None]:
         settings |= {f"RAY_health_check_{key}": str(value) for key, value in fast_node_death.items()}
         for key, value in {
             **settings,
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on_loopback() for all processes that tests start
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }.items():

@@ -109,6 +109,15 @@ class World(RuleBasedStateMachine):
         assert set(self.pool.lost(actor)) <= set(tickets)
         self.obey()
 
+    @precondition(lambda self: self.pool.actors)
+    @rule(data=st.data())
+    def an_actor_makes_room_for_the_learner(self, data: st.DataObject) -> None:
+        actor = data.draw(st.sampled_from(sorted(self.pool.actors)))
+        deaths = {ticket: len(others) for ticket, others in self.pool.deaths.items()}
+        assert set(self.pool.sent_away(actor)) <= set(self.working.pop(actor, []))
+        assert deaths == {ticket: len(others) for ticket, others in self.pool.deaths.items()}, "by no fault of a ticket"
+        self.obey()
+
     @precondition(lambda self: self.busy())
     @rule(data=st.data())
     def a_ticket_is_finished(self, data: st.DataObject) -> None:

@@ -17,7 +17,6 @@ import ray
 from ray.cluster_utils import Cluster
 
 SMALL = ["scale=smoke", "checkpoint.every=20", "eval.every=25", "track.enabled=false"]
-LOOPBACK = "127.0.0.2"  # the name 127.0.0.1 is taken for "this machine", and replaced by its address in the network
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def cluster() -> Iterator[Callable[..., Cluster]]:
 
 def add_node(cluster: Cluster, **resources: float) -> Any:
     head = {} if cluster.list_all_nodes() else {"include_dashboard": False}
-    return cluster.add_node(**resources, **head, object_store_memory=200_000_000, node_ip_address=LOOPBACK)
+    return cluster.add_node(**resources, **head, object_store_memory=200_000_000, node_ip_address="127.0.0.1")
 
 
 def is_on(node: Any, pid: int) -> bool:

@@ -209,6 +209,22 @@ def test_a_killed_learner_finds_a_place_in_a_full_cluster(
     assert "deadline.join" not in started.log
 
 
+def test_a_hung_learner_is_ended_and_a_new_one_goes_on(
+    run: Callable[..., Run], config_in: Configure, tmp_path: Path
+) -> None:
+    words = ["epochs=20", "eval.every=50", "checkpoint.every=20"]
+    whole = train(config_in(*words, f"out={tmp_path}/whole"))
+    started = run("engine=ray", "actors.count=1", "deadline.answer=6", *words)
+    started.wait_for_step(60)
+    (pid,) = re.findall(r"learner \(pid (\d+) on \S+\) is there", started.log)
+    os.kill(int(pid), signal.SIGSTOP)
+    lost = rf"learner \(pid {pid} on \S+\) was lost at step \d+: no answer before its deadline"
+    (went_on,) = started.wait_for(rf"{lost}; a new one goes on from step (\d+)")
+    assert int(went_on) >= 60
+    assert started.sha256() == whole["weights_sha256"]
+    assert not _is_left(int(pid))
+
+
 def test_what_went_down_with_a_node_is_named(cluster: Callable[..., Cluster], config_in: Configure) -> None:
     """A batch that the learner cannot have any more, and weights that an actor cannot."""
     made = cluster({"num_cpus": 2})

@@ -1,6 +1,8 @@
 """One result, whatever the machines do: Ray with any number of actors ends in the weights of one process."""
 
+import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,6 @@ from recor_dist.device import fingerprint
 from recor_dist.loop import train
 from recor_dist.messages import Ticket
 from recor_dist.methods import lay_out, make_worker
-from recor_dist.ray_cluster import on_loopback
 from recor_dist.ray_engine import RemoteActor
 from tests.cluster.conftest import records
 from tests.conftest import decided
@@ -33,15 +34,14 @@ WORDS = ["eval.every=5", "checkpoint.every=7", "task.test_rows=100"]  # four tic
 @pytest.fixture(scope="module")
 def one_ray() -> Iterator[None]:
     """Ray on this machine, with pretended CPUs enough for four actors."""
-    with on_loopback():
-        ray.init(
-            address="local",
-            num_cpus=5,
-            num_gpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            object_store_memory=200_000_000,
-        )
+    ray.init(
+        address="local",
+        num_cpus=5,
+        num_gpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=200_000_000,
+    )
     try:
         yield
     finally:
@@ -96,15 +96,21 @@ def test_pretended_gpus_are_scheduled_by_fraction_and_the_learner_takes_a_whole_
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_every_step_says_where_its_time_went(tmp_path: Path, config_in: Configure) -> None:
-    train(config_in("engine=ray", "actors.count=2", "lag=1", "epochs=25"))
+def test_every_step_says_where_its_time_went_and_the_last_line_what_to_change(
+    tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_in("engine=ray", "actors.count=2", "lag=1", "epochs=25")
+    with caplog.at_level(logging.INFO):
+        train(config)
+    assert re.search(r"the learner waited \d+% of the time, the actors \d+%: ", caplog.text)
     steps = [record for record in records(tmp_path / "out") if "loss/lm" in record]
     assert len(steps) == 468
-    weights = 4 * 16  # bytes of at least one aligned block
+    shape = open_data(config, task_of(config)).shape
+    rows = config.batch_size * (shape.N + shape.M)  # bytes of their tokens alone
     for record in steps:
         assert 0 <= record["engine/learner_starved"] <= 1
         assert 0 <= record["engine/actors_idle"] <= 1
-        assert record["engine/bytes_moved"] > weights
+        assert record["engine/bytes_moved"] > rows
         assert record["engine/lag"] == 1
         assert record["engine/tickets_reissued"] == 0
         assert record["engine/examples_per_second"] > 0
