@@ -144,7 +144,7 @@ def compare(title: str, config: Config) -> None:
     print(f"  Ray, learner, actors: {actors:<2} {1e3 * with_ray:7.1f} ms a step; {1 / with_ray:.1f} steps/s")
     print(f"  gain over local          {statistics.median(gains):7.2f}  (rounds: {gains[0]:.2f} to {gains[-1]:.2f})")
     if config.lag:
-        shares = [((r + x) / y) / ((r + x) / max(r, x)) for r, x, y in rounds]
+        shares = [max(r, x) / y for r, x, y in rounds]  # gain / ideal gain
         ideal = statistics.median((r + x) / max(r, x) for r, x, _ in rounds)
         print(f"  ideal gain               {ideal:7.2f}  (rollout + learning) / the longer of the two")
         print(f"  share of the ideal       {statistics.median(shares):7.2f}  target >= 0.90")

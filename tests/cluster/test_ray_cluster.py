@@ -15,15 +15,14 @@ import pytest
 
 from tests.cluster.conftest import Run
 
-OF_THE_TESTS = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE", "RAY_worker_niceness")
 ASK = "import sys; from ray._raylet import GcsClient; print(len(GcsClient(address=sys.argv[1]).get_all_node_info()))"
 
 
 @pytest.fixture
 def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run finds no setting that tests make for Ray."""
-    for name in OF_THE_TESTS:
-        monkeypatch.delenv(name, raising=False)
+    """A run does not find how tests keep Ray to this machine."""
+    for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.usefixtures("as_a_user")
@@ -51,7 +50,7 @@ def test_ray_of_a_run_listens_on_loopback_and_only_to_its_own_processes(run: Cal
     assert asked(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token).stdout == "1\n"
     for stranger in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
         refused = asked(**stranger)
-        assert refused.returncode and "nauthenticated" in refused.stderr, refused
+        assert refused.returncode and "Unauthenticated" in refused.stderr, refused
 
 
 @pytest.mark.usefixtures("as_a_user")
@@ -70,8 +69,7 @@ def test_a_cluster_of_ray_start_is_used_also_where_a_token_closes_it(
         ray = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--port=0", "--num-cpus=2"]
         head = subprocess.Popen([*ray, "--include-dashboard=false"], stdout=subprocess.PIPE, text=True)
         try:
-            until_started = iter(head.stdout.readline, "")
-            assert any("block forever" in line for line in until_started)
+            assert any("block forever" in line for line in head.stdout)  # it is up
             address = Path(home, "ray/ray_current_cluster").read_text()
             started = run("actors.count=1", address="")
             started.sha256()
