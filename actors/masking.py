@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from recor_dist.config import MdmConfig
-from recor_dist.messages import MaskedBatch, Rows
-from recor_dist.model import Model
+from recor_dist.core.config import MdmConfig
+from recor_dist.core.messages import MaskedBatch, Rows
+from recor_dist.model.transformer import Model
 
 
 def mask(method: MdmConfig, _: Model, rows: Rows, random: np.random.Generator, version: int) -> MaskedBatch:

@@ -5,9 +5,9 @@ They are functions of rows and random numbers alone: no weights, so actors may r
 
 import numpy as np
 
-from recor_dist.config import AoArmConfig, ArGtConfig, ClmConfig
-from recor_dist.messages import OrderBatch, Rows
-from recor_dist.model import Model
+from recor_dist.core.config import AoArmConfig, ArGtConfig, ClmConfig
+from recor_dist.core.messages import OrderBatch, Rows
+from recor_dist.model.transformer import Model
 
 
 def in_order(rows: Rows, order: np.ndarray, version: int) -> OrderBatch:

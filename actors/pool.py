@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 
-from recor_dist.messages import EvalTicket, Ticket
+from recor_dist.core.messages import EvalTicket, Ticket
 
 TRIES = 3  # a ticket that raises this often, on different actors where there are any, fails by itself
 DEATHS = 5  # a ticket that is lost with this many actors is what kills them

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from actors.rewards import bce_label, mse_target, q_values, soft_value, sparse_reward
-from recor_dist.config import RecorConfig
-from recor_dist.messages import RecorBatch, Rows
-from recor_dist.model import Cache, Model, filled_slots
+from recor_dist.core.config import RecorConfig
+from recor_dist.core.messages import RecorBatch, Rows
+from recor_dist.model.transformer import Cache, Model, filled_slots
 
 
 @torch.inference_mode()

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from data.shards import Dataset
-from recor_dist.config import Config
-from recor_dist.decode import Decoder
-from recor_dist.device import autocast
-from recor_dist.evaluate import pad_rows, score
-from recor_dist.messages import EvalSums, Rows, Ticket
-from recor_dist.model import Model
-from recor_dist.rng import rng
+from recor_dist.core.config import Config
+from recor_dist.core.device import autocast
+from recor_dist.core.messages import EvalSums, Rows, Ticket
+from recor_dist.core.rng import rng
+from recor_dist.model.decoding import Decoder
+from recor_dist.model.evaluation import pad_rows, score
+from recor_dist.model.transformer import Model
 
 
 class Worker:

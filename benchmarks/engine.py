@@ -22,17 +22,18 @@ import ray
 
 from data.prepare import open_data
 from data.tasks import task_of
-from learner.update import Learner, initial_state
-from recor_dist import ray_cluster
-from recor_dist.command import compose
-from recor_dist.config import Config, ModelConfig
-from recor_dist.device import set_up_torch
-from recor_dist.events import Event, Stepped
-from recor_dist.local_engine import LocalEngine
-from recor_dist.messages import Shape, Ticket
+from learner.learner import Learner, initial_state
+from recor_dist.core import ray_session
+from recor_dist.core.command import compose
+from recor_dist.core.config import Config, ModelConfig
+from recor_dist.core.device import set_up_torch
+from recor_dist.core.messages import Shape, Ticket
+from recor_dist.engine.events import Event, Stepped
+from recor_dist.engine.local_engine import LocalEngine
+from recor_dist.engine.placement import cpus_wanted
+from recor_dist.engine.ray_engine import RayEngine
 from recor_dist.methods import lay_out, make_worker
-from recor_dist.model import Model
-from recor_dist.ray_engine import RayEngine
+from recor_dist.model.transformer import Model
 
 ROUNDS = 21
 ROUND = 0.8  # seconds of a round on one core, at the least three steps
@@ -204,8 +205,8 @@ def main() -> None:
         words = sys.argv[1:]
         config = configure(folder, *words)
         set_up_torch(config)
-        with ray_cluster.session():
-            ray_cluster.start(config)
+        with ray_session.session():
+            ray_session.start(cpus_wanted(config))
             if words:
                 compare(" ".join(words), config)
                 return

@@ -25,14 +25,15 @@ import ray
 from data.prepare import open_data
 from data.shards import Dataset
 from data.tasks import task_of
-from learner.update import LearnerState, initial_state
-from recor_dist import ray_cluster
-from recor_dist.command import compose
-from recor_dist.config import Config
-from recor_dist.events import Stepped
-from recor_dist.messages import Hello, Receipt, Ticket
+from learner.learner import LearnerState, initial_state
+from recor_dist.core import ray_session
+from recor_dist.core.command import compose
+from recor_dist.core.config import Config
+from recor_dist.core.messages import Hello, Receipt, Ticket
+from recor_dist.engine.events import Stepped
+from recor_dist.engine.placement import cpus_wanted
+from recor_dist.engine.ray_engine import RayEngine
 from recor_dist.methods import lay_out, make_worker
-from recor_dist.ray_engine import RayEngine
 
 COUNTS = (1, 4, 16, 64)
 STEPS = 6  # measured for each number of actors, after as many that fill the pipeline
@@ -169,7 +170,7 @@ def main() -> None:
         state = initial_state(lay_out(config, data.shape), 0)
         seconds = float(sys.argv[1]) if len(sys.argv) > 1 else measured_rollout(config, data)
         print(f"a rollout takes {seconds:.3f} s; a step is 64 tickets, lag=1; target >= 0.90 of the ideal")
-        ray_cluster.start(config)
+        ray_session.start(cpus_wanted(config))
         try:
             for count in COUNTS:
                 print(measure(compose([*words, f"actors.count={count}"]), data, state, seconds), flush=True)

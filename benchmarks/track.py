@@ -21,15 +21,15 @@ import psutil
 
 from data.prepare import open_data
 from data.tasks import task_of
-from learner.update import initial_state
-from recor_dist.command import compose
-from recor_dist.device import set_up_torch
-from recor_dist.files import open_folder, read_json
-from recor_dist.identity import mark, open_run
-from recor_dist.journal import Journal
-from recor_dist.local_engine import LocalEngine
+from learner.learner import initial_state
+from recor_dist.core.command import compose
+from recor_dist.core.device import set_up_torch
+from recor_dist.core.files import open_folder, read_json
+from recor_dist.engine.local_engine import LocalEngine
+from recor_dist.engine.system import SystemMetrics
 from recor_dist.methods import lay_out
-from recor_dist.system import SystemMetrics
+from recor_dist.record.identity import mark, open_run
+from recor_dist.record.journal import Journal
 from recor_dist.track import STATE, Tracker
 
 ROUNDS, STEPS = 15, 10

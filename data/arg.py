@@ -3,8 +3,8 @@
 import numpy as np
 
 from data.vocab import Vocabulary
-from recor_dist.config import ArgConfig
-from recor_dist.messages import Rows
+from recor_dist.core.config import ArgConfig
+from recor_dist.core.messages import Rows
 
 
 def vocabulary(task: ArgConfig) -> Vocabulary:

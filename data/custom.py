@@ -19,9 +19,9 @@ from pyarrow import fs
 
 from data.splits import SPLITS, split_of
 from data.vocab import PAD, Vocabulary
-from recor_dist.config import CustomConfig, Mistake
-from recor_dist.files import open_folder, split_name
-from recor_dist.messages import Rows
+from recor_dist.core.config import CustomConfig, Mistake
+from recor_dist.core.files import open_folder, split_name
+from recor_dist.core.messages import Rows
 
 ENDINGS = (".parquet", ".jsonl")
 log = logging.getLogger(__name__)

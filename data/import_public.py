@@ -29,10 +29,10 @@ from data.sudoku_rules import BOX, geometry, solve
 from data.tasks import FORMAT
 from data.vocab import Vocabulary
 from data.zebra_rules import LARGEST, MOST_CLUES, PADDING, holds
-from recor_dist.command import compose
-from recor_dist.config import Config, Mistake, SudokuConfig, ZebraConfig, digest
-from recor_dist.files import exclusive, join, open_folder, write_atomically, write_json
-from recor_dist.progress import progress_bar, set_up_logging
+from recor_dist.core.command import compose
+from recor_dist.core.config import Config, Mistake, SudokuConfig, ZebraConfig, digest
+from recor_dist.core.files import exclusive, join, open_folder, write_atomically, write_json
+from recor_dist.core.progress import progress_bar, set_up_logging
 
 log = logging.getLogger(__name__)
 AT_A_TIME = 10_000  # rows that are checked together

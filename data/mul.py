@@ -3,8 +3,8 @@
 import numpy as np
 
 from data.vocab import Vocabulary
-from recor_dist.config import MulConfig
-from recor_dist.messages import Rows
+from recor_dist.core.config import MulConfig
+from recor_dist.core.messages import Rows
 
 TIMES, EQUALS = 10, 11
 

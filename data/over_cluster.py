@@ -11,7 +11,7 @@ import ray
 from data.prepare import Job, Made, store_shard
 from data.shards import NotedRows
 from data.tasks import task_of
-from recor_dist.config import Config, Mistake
+from recor_dist.core.config import Config, Mistake
 
 A_CPU = 2  # shards under way for each CPU: one being made, one in hand
 

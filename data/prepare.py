@@ -19,11 +19,11 @@ from data import sudoku, zebra
 from data.shards import BadShard, Dataset, Manifest, ShardEntry, read_notes, read_shard, shard_name, write_shard
 from data.splits import SPLITS
 from data.tasks import Task, task_of
-from recor_dist.command import command
-from recor_dist.config import Config, Mistake, SudokuConfig, ZebraConfig, digest
-from recor_dist.files import exclusive, exists, join, open_folder, write_json
-from recor_dist.messages import Rows
-from recor_dist.progress import progress_bar, set_up_logging
+from recor_dist.core.command import command
+from recor_dist.core.config import Config, Mistake, SudokuConfig, ZebraConfig, digest
+from recor_dist.core.files import exclusive, exists, join, open_folder, write_json
+from recor_dist.core.messages import Rows
+from recor_dist.core.progress import progress_bar, set_up_logging
 
 log = logging.getLogger(__name__)
 
@@ -155,9 +155,9 @@ def _end_with_parent() -> None:
 
 def cluster_if_any() -> Run | None:
     """Who makes slow shards where a Ray cluster can be reached: all of its machines."""
-    from recor_dist import ray_cluster  # here, as Ray's import takes a second
+    from recor_dist.core import ray_session  # here, as Ray's import takes a second
 
-    if not ray_cluster.connect():
+    if not ray_session.connect():
         return None
     from data.over_cluster import make_over_cluster
 

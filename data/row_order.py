@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from recor_dist.rng import rng
+from recor_dist.core.rng import rng
 
 
 class RowOrder:

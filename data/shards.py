@@ -22,9 +22,9 @@ from pyarrow import fs
 
 from data.row_order import RowOrder
 from data.vocab import Vocabulary
-from recor_dist.config import Mistake, digest
-from recor_dist.files import open_folder, read_json, write_atomically
-from recor_dist.messages import Rows, Shape
+from recor_dist.core.config import Mistake, digest
+from recor_dist.core.files import open_folder, read_json, write_atomically
+from recor_dist.core.messages import Rows, Shape
 
 KEY = b"recor_dist"
 

@@ -8,7 +8,7 @@ from data.shards import NotedRows
 from data.splits import SPLITS, split_of
 from data.sudoku_rules import BOX, RECTANGLE, dig, explain, geometry, random_grids
 from data.vocab import Vocabulary
-from recor_dist.config import Mistake, SudokuConfig
+from recor_dist.core.config import Mistake, SudokuConfig
 
 CHUNK = 512  # grids drawn at a time; part of what a shard is a function of
 PATIENCE = 50  # chunks without a puzzle of the wanted kind before giving up

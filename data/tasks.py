@@ -11,10 +11,17 @@ from data import arg, custom, mul, sudoku, zebra
 from data.shards import Manifest, shard_sizes
 from data.splits import SPLITS, split_of
 from data.vocab import Vocabulary
-from recor_dist.config import Config, CustomConfig, GeneratedTaskConfig, Mistake, check_order, check_response_length
-from recor_dist.files import open_folder, read_json
-from recor_dist.messages import Rows
-from recor_dist.rng import rng
+from recor_dist.core.config import (
+    Config,
+    CustomConfig,
+    GeneratedTaskConfig,
+    Mistake,
+    check_order,
+    check_response_length,
+)
+from recor_dist.core.files import open_folder, read_json
+from recor_dist.core.messages import Rows
+from recor_dist.core.rng import rng
 
 FORMAT = 1  # raised when the same settings would give other rows
 CHUNK = 16_384  # candidates drawn at a time; part of what a shard is a function of

@@ -8,7 +8,7 @@ from data.shards import NotedRows
 from data.splits import SPLITS, split_of
 from data.vocab import PAD, Vocabulary
 from data.zebra_rules import ANSWER, ENTITIES, EQUAL, KINDS, MOST_CLUES, NEXT_TO, NOT_EQUAL, PADDING, make_puzzles
-from recor_dist.config import Mistake, ZebraConfig
+from recor_dist.core.config import Mistake, ZebraConfig
 
 CHUNK = 512  # puzzles drawn at a time; part of what a shard is a function of
 PATIENCE = 50  # chunks without a puzzle that fits before giving up

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from learner.losses import LossSums
-from recor_dist.config import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
-from recor_dist.messages import MaskedBatch, OrderBatch
-from recor_dist.model import Model, filled_slots
+from recor_dist.core.config import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
+from recor_dist.core.messages import MaskedBatch, OrderBatch
+from recor_dist.model.transformer import Model, filled_slots
 
 
 def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:

@@ -1,80 +1,146 @@
-"""The Ray shell around the learner: it takes batches by reference and gives back receipts, and v_{n+1}
-with the last of a step.
+"""The learner: turns weights v_n and the tickets of step n into v_{n+1}, and keeps the versions that tickets may name.
 
-What it returns belongs to the driver, so that published weights outlive the process that made them.
+Tickets are taken in the order of their groups, one forward and backward each, together or as they come. Gradients add
+up in one flat buffer, are divided once by the counts of the whole step, clipped, and followed by one AdamW step.
+Nothing else changes the weights.
 """
 
-import threading
-import time
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import ray
+import torch
 
-from learner.update import Learner, LearnerState
-from recor_dist.messages import Hello, Receipt
+from learner.losses import LossSums
+from recor_dist.core.config import Config, LearnerConfig, Mistake
+from recor_dist.core.device import autocast
+from recor_dist.model.transformer import Model
+
+Statistics = Callable[[Any, Sequence[Any]], Any]  # method, all batches of a step -> what `loss` wants to know of them
 
 
-class LearnerActor:
-    def __init__(self, hello: Callable[[], Hello], make_learner: Callable[[], Learner]) -> None:
-        self.introduce, self.make_learner = hello, make_learner
-        self.learner: Learner | None = None
+@dataclass(frozen=True)
+class LearnerState:
+    """All that a run needs to go on after step - 1: there is no random state and no data position."""
 
-    def hello(self) -> Hello:
-        return self.introduce()
+    step: int
+    versions: dict[int, np.ndarray]  # v_{step - lag} .. v_step, flat float32
+    exp_avg: np.ndarray  # AdamW's moments, flat float32
+    exp_avg_sq: np.ndarray
 
-    @ray.method(concurrency_group="watch")
-    def watch(self) -> None:
-        """Never answers: its reference fails the moment this process is gone, at work or not."""
-        threading.Event().wait()
 
-    def begin(self, state: LearnerState) -> None:
-        """Goes on from a state; at the first start, that of step 0."""
-        self.learner = self.make_learner()
-        self.learner.load_state(state)
+def initial_state(model: Model, seed: int) -> LearnerState:
+    """Where every run begins: v_0 is a function of the seed."""
+    model.initialise(seed)
+    flat = model.weights()
+    return LearnerState(0, {0: flat}, np.zeros_like(flat), np.zeros_like(flat))
 
-    @ray.method(num_returns=3)
-    def update(
-        self, step: int, first: int, batches: Sequence[ray.ObjectRef], *, last: bool, with_state: bool
-    ) -> tuple[Receipt, np.ndarray | None, LearnerState | None]:
-        """Takes tickets `first`, `first` + 1, ... of a step, and with its last ones the step itself; nothing, if those
-        before them could not be taken."""
-        assert self.learner is not None
-        if (step, first) != (self.learner.step, self.learner.taken):
-            return Receipt(0.0, 0.0, 0), None, None
-        began = time.perf_counter()
-        taken, lost = _take(batches)
-        fetched = time.perf_counter()
-        if lost:
-            return Receipt(0.0, fetched - began, 0, lost=tuple(first + index for index in lost)), None, None
-        self.learner.take(taken)
-        metrics = self.learner.finish() if last else {}
-        receipt = Receipt(time.perf_counter() - fetched, fetched - began, _bytes(taken), metrics)
-        weights = self.learner.versions[self.learner.step] if last else None
-        return receipt, weights, self.learner.state() if with_state else None
+
+def learning_rate(config: LearnerConfig, step: int, steps: int) -> float:
+    """Linear warm-up, then a cosine from lr towards 0 at `steps`."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    progress = (step - config.warmup) / max(1, steps - config.warmup)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class Learner:
+    def __init__(
+        self,
+        config: Config,
+        model: Model,
+        steps: int,
+        loss: Callable[[Any, Model, Any, Any], LossSums],
+        statistics: Statistics | None,
+    ) -> None:
+        """`statistics`, if given, sees all tickets of a step before the first backward; `loss` gets what it returns."""
+        self.config, self.model, self.steps = config, model, steps
+        self.loss, self.statistics = loss, statistics
+        self.step = 0
+        self.taken = 0  # tickets of the current step whose gradients are in the buffer
+        self.count = 0  # of what their losses add up
+        self.sums: dict[str, Any] = {}
+        model.initialise(config.seed)
+        self.versions = {0: model.weights()}
+        self.gradient = model.share_gradients()
+        # AdamW sees two tensors: matrices, which decay, and the rest. `fused` makes each update one pass over them.
+        parts = (slice(0, model.decayed), slice(model.decayed, None))
+        self.flat_parameters = [model.flat[part] for part in parts]
+        for parameter, part in zip(self.flat_parameters, parts, strict=True):
+            parameter.grad = self.gradient[part]
+        decays = (config.learner.weight_decay, 0.0)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": [p], "weight_decay": d} for p, d in zip(self.flat_parameters, decays, strict=True)],
+            lr=config.learner.lr,
+            betas=(config.learner.beta1, config.learner.beta2),
+            fused=True,
+        )
+
+    def update(self, batches: Sequence[Any]) -> dict[str, float]:
+        """Learns from all tickets of the current step, in the order of their groups; returns the step's metrics."""
+        self.take(batches)
+        return self.finish()
+
+    def take(self, batches: Sequence[Any]) -> None:
+        """Adds the gradients of the current step's next tickets; of all at once, where there are `statistics`."""
+        assert not (self.statistics and self.taken), "statistics are over a whole step"
+        if not self.taken:
+            self.gradient.zero_()
+            self.count, self.sums = 0, {}
+        statistics = self.statistics(self.config.method, batches) if self.statistics else None
+        for batch in batches:
+            with autocast(self.config):
+                part = self.loss(self.config.method, self.model, batch, statistics)
+            part.total.backward()
+            self.count += part.count
+            for name, value in part.metrics.items():
+                self.sums[name] = self.sums.get(name, 0.0) + value
+            self.taken += 1
+        if self.model.flat.is_cuda:
+            torch.cuda.synchronize()  # or a GPU still at work would be taken for a learner that waits
+
+    def finish(self) -> dict[str, float]:
+        """Ends the current step with the tickets that were taken; returns its metrics."""
+        count = max(1, self.count)
+        self.gradient.div_(count)
+        norm = float(torch.linalg.vector_norm(self.gradient))
+        if not math.isfinite(norm):
+            raise Mistake(
+                f"learner.lr={self.config.learner.lr}: the gradient of step {self.step} is not finite; try a lower one"
+            )
+        if norm > self.config.learner.clip:
+            self.gradient.mul_(self.config.learner.clip / norm)
+        rate = learning_rate(self.config.learner, self.step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.step, self.taken = self.step + 1, 0
+        self.versions[self.step] = self.model.weights()
+        self.versions = {v: flat for v, flat in self.versions.items() if v >= self.step - self.config.lag}
+        metrics = {name: float(value) / count for name, value in self.sums.items()}
+        return metrics | {"learner/gradient_norm": norm, "learner/lr": rate}
 
     def state(self) -> LearnerState:
-        assert self.learner is not None
-        return self.learner.state()
+        moments = [
+            torch.cat([self._moments(p)[name] for p in self.flat_parameters]) for name in ("exp_avg", "exp_avg_sq")
+        ]
+        return LearnerState(self.step, dict(self.versions), *(m.cpu().numpy() for m in moments))
 
+    def load_state(self, state: LearnerState) -> None:
+        self.step, self.taken, self.versions = state.step, 0, dict(state.versions)
+        self.model.load(state.versions[state.step])
+        start = 0
+        for parameter in self.flat_parameters:
+            end = start + parameter.numel()
+            self.optimizer.state[parameter] = {
+                "step": torch.tensor(float(state.step), device=parameter.device),
+                "exp_avg": torch.tensor(state.exp_avg[start:end], device=parameter.device),
+                "exp_avg_sq": torch.tensor(state.exp_avg_sq[start:end], device=parameter.device),
+            }
+            start = end
 
-def _take(batches: Sequence[ray.ObjectRef]) -> tuple[list[Any], tuple[int, ...]]:
-    """Fetches batches; returns them, and which of them went down with the machine that held them."""
-    try:
-        return ray.get(list(batches)), ()
-    except ray.exceptions.RayError:
-        lost = tuple(index for index, batch in enumerate(batches) if not _can_be_had(batch))
-        return ([], lost) if lost else (ray.get(list(batches)), ())
-
-
-def _can_be_had(batch: ray.ObjectRef) -> bool:
-    try:
-        ray.get(batch)
-    except ray.exceptions.RayError:
-        return False
-    return True
-
-
-def _bytes(batches: Sequence[Any]) -> int:
-    return sum(array.nbytes for batch in batches for array in vars(batch).values() if isinstance(array, np.ndarray))
+    def _moments(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        zeros = torch.zeros_like(parameter)
+        return self.optimizer.state.get(parameter) or {"exp_avg": zeros, "exp_avg_sq": zeros}

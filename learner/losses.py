@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recor_dist.config import RecorConfig
-from recor_dist.messages import RecorBatch
-from recor_dist.model import Model, filled_slots
+from recor_dist.core.config import RecorConfig
+from recor_dist.core.messages import RecorBatch
+from recor_dist.model.transformer import Model, filled_slots
 
 
 @dataclass(frozen=True)

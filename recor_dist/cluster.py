@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 from omegaconf import MISSING
 
-from recor_dist.command import plain_command
-from recor_dist.config import Mistake, setting
+from recor_dist.core.command import plain_command
+from recor_dist.core.config import Mistake, setting
 
 FILE = Path(__file__).parent.parent / "cluster.yaml"
 OF_AWS = ("available_node_types", "head_node_type", "max_workers", "upscaling_speed")

@@ -12,14 +12,14 @@ from actors.rollout import rollout
 from actors.worker import Worker
 from data.shards import Dataset
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
+from learner.learner import Learner, Statistics
 from learner.losses import LossSums, recor_loss, recor_statistics
-from learner.update import Learner, Statistics
-from recor_dist.config import Config
-from recor_dist.decode import Decoder, generate, generate_in_random_order, generate_left_to_right
-from recor_dist.denoise import mdm_decoders
-from recor_dist.device import set_up_torch
-from recor_dist.messages import Rows, Shape
-from recor_dist.model import Model
+from recor_dist.core.config import Config
+from recor_dist.core.device import set_up_torch
+from recor_dist.core.messages import Rows, Shape
+from recor_dist.model.decoding import Decoder, generate, generate_in_random_order, generate_left_to_right
+from recor_dist.model.denoising import mdm_decoders
+from recor_dist.model.transformer import Model
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,11 @@ from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec
 from omegaconf import MISSING
 from pyarrow import fs
 
-from recor_dist.config import Mistake, setting
-from recor_dist.files import exists, join, open_folder
-from recor_dist.identity import read_about
-from recor_dist.prompts import how_written
-from recor_dist.solver import Solver, load_solver, plain_answers
+from recor_dist.answers.prompts import how_written
+from recor_dist.answers.solver import Solver, load_solver, plain_answers
+from recor_dist.core.config import Mistake, setting
+from recor_dist.core.files import exists, join, open_folder
+from recor_dist.record.identity import read_about
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("recor_dist", "actors", "learner", "data")
@@ -159,7 +159,7 @@ class PackagedModel:
 
 
 if __name__ == "__main__":
-    from recor_dist.command import plain_command  # here, as it brings Hydra, which a served model does without
+    from recor_dist.core.command import plain_command  # here, as it brings Hydra, which a served model does without
 
     def main(config: PackageConfig) -> None:
         folder = config.folder or join(config.out, "model")

@@ -16,17 +16,17 @@ from omegaconf import MISSING
 
 from data.prepare import find_data
 from data.tasks import task_of
-from recor_dist.command import plain_command
-from recor_dist.config import Config, Mistake, setting
-from recor_dist.device import autocast, resolve_device, set_up_torch
-from recor_dist.evaluate import pad_rows
-from recor_dist.files import exists, join, open_folder, read_json, split_name, write_atomically
-from recor_dist.messages import Generation, Rows
-from recor_dist.names import name_of
-from recor_dist.progress import progress_bar, set_up_logging
-from recor_dist.rng import rng
-from recor_dist.solver import Solver, load_solver
-from recor_dist.views import called, layout
+from recor_dist.answers.solver import Solver, load_solver
+from recor_dist.answers.views import called, layout
+from recor_dist.core.command import plain_command
+from recor_dist.core.config import Config, Mistake, setting
+from recor_dist.core.device import autocast, resolve_device, set_up_torch
+from recor_dist.core.files import exists, join, open_folder, read_json, split_name, write_atomically
+from recor_dist.core.messages import Generation, Rows
+from recor_dist.core.names import name_of
+from recor_dist.core.progress import progress_bar, set_up_logging
+from recor_dist.core.rng import rng
+from recor_dist.model.evaluation import pad_rows
 
 log = logging.getLogger(__name__)
 TITLES = {
@@ -174,7 +174,7 @@ def _page(solver: Solver, rows: Rows, panels: list[dict[str, Any]]) -> str:
         for answer, example in zip(panel["answers"], examples, strict=True):
             answer["names"] = [called(example["layout"], slot, token) for slot, token in enumerate(answer["tokens"])]
     content = {"task": TITLES[solver.config.task.name], "examples": examples, "panels": panels}
-    template = (files("recor_dist") / "pages/replay.html").read_text(encoding="utf-8")
+    template = (files("recor_dist.answers") / "replay.html").read_text(encoding="utf-8")
     return template.replace("__CONTENT__", as_script(content))
 
 

@@ -14,14 +14,13 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from recor_dist.config import Mistake, nearest
-from recor_dist.curves import ABLATIONS, draw_series, draw_training, find_series, training_lines
-from recor_dist.figures import to_bytes
-from recor_dist.page import to_page
-from recor_dist.pictures import draw_costs
-from recor_dist.progress import set_up_logging
-from recor_dist.records import Run, once, read_folder, read_mlflow
-from recor_dist.tables import (
+from recor_dist.core.config import Mistake, nearest
+from recor_dist.core.progress import set_up_logging
+from recor_dist.figures.curves import ABLATIONS, draw_series, draw_training, find_series, training_lines
+from recor_dist.figures.page import to_page
+from recor_dist.figures.pictures import draw_costs
+from recor_dist.figures.style import to_bytes
+from recor_dist.figures.tables import (
     SCALES,
     Group,
     cell,
@@ -36,6 +35,7 @@ from recor_dist.tables import (
     table,
     usual,
 )
+from recor_dist.record.runs import Run, once, read_folder, read_mlflow
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
 from rich.table import Table
 
-from recor_dist.command import command
-from recor_dist.config import Config
-from recor_dist.files import exists, is_relative, join, open_folder
-from recor_dist.loop import Stopped, train
-from recor_dist.progress import set_up_logging
-from recor_dist.sweep import end_sweep, sweep_of_this_job
+from recor_dist.core.command import command
+from recor_dist.core.config import Config
+from recor_dist.core.files import exists, is_relative, join, open_folder
+from recor_dist.core.progress import set_up_logging
+from recor_dist.engine.loop import Stopped, train
+from recor_dist.record.sweep import end_sweep, sweep_of_this_job
 from recor_dist.track import Tracker, prepare_mlflow
 
 log = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ def draw(out: str) -> None:
     """Pictures, the replay page and the MLflow model of a finished run, for the tracker to bring along."""
     # Here, as these imports take seconds, and a run should begin at once.
     prepare_mlflow()
+    from recor_dist.figures.pictures import draw_pictures
     from recor_dist.packaged import save_model
-    from recor_dist.pictures import draw_pictures
     from recor_dist.replay import write_replay
 
     log.info("drawing its pictures, its replay page and its MLflow model into %s", out)

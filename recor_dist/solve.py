@@ -22,16 +22,16 @@ from rich.table import Table
 from rich.text import Text as Styled
 
 from data.zebra import letter
-from recor_dist.command import plain_command
-from recor_dist.config import Mistake, setting
-from recor_dist.files import exists, open_folder, split_name, write_atomically
-from recor_dist.identity import FILE as RUN_FILE
-from recor_dist.messages import Generation
-from recor_dist.progress import progress_bar, set_up_logging
-from recor_dist.prompts import Text, encode_response
-from recor_dist.solver import Solver, load_solver, plain_answers
+from recor_dist.answers.prompts import Text, encode_response
+from recor_dist.answers.solver import Solver, load_solver, plain_answers
+from recor_dist.answers.views import called, layout
+from recor_dist.core.command import plain_command
+from recor_dist.core.config import Mistake, setting
+from recor_dist.core.files import exists, open_folder, split_name, write_atomically
+from recor_dist.core.messages import Generation
+from recor_dist.core.progress import progress_bar, set_up_logging
+from recor_dist.record.identity import FILE as RUN_FILE
 from recor_dist.track import prepare_mlflow
-from recor_dist.views import called, layout
 
 ENDINGS = (".parquet", ".jsonl", ".txt")
 SECONDS_A_STEP = 0.35  # of showing, where there are few

@@ -35,10 +35,10 @@ from urllib.parse import urlsplit, urlunsplit
 import numpy as np
 from pyarrow import fs
 
-from recor_dist import journal
-from recor_dist.config import Config, Mistake, TrackConfig
-from recor_dist.files import exclusive, exists, open_folder, read_bytes, read_json, write_json
-from recor_dist.progress import progress_bar, set_up_logging
+from recor_dist.core.config import Config, Mistake, TrackConfig
+from recor_dist.core.files import exclusive, exists, open_folder, read_bytes, read_json, write_json
+from recor_dist.core.progress import progress_bar, set_up_logging
+from recor_dist.record import journal
 
 STATE = "track.json"  # how far the sender came, by store
 SWEEP = "sweep.json"  # what a sweep's folder has in place of run.json

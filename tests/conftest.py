@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from recor_dist.command import compose
-from recor_dist.config import Config, ModelConfig
-from recor_dist.device import set_up_torch
-from recor_dist.loop import train
-from recor_dist.messages import Rows, Shape
-from recor_dist.model import Model
-from recor_dist.ray_cluster import on_loopback
+from recor_dist.core.command import compose
+from recor_dist.core.config import Config, ModelConfig
+from recor_dist.core.device import set_up_torch
+from recor_dist.core.messages import Rows, Shape
+from recor_dist.core.ray_session import on_loopback
+from recor_dist.engine.loop import train
+from recor_dist.model.transformer import Model
 
 
 @pytest.fixture(autouse=True, scope="session")

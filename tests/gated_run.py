@@ -13,11 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from learner.update import Learner
+from learner.learner import Learner
 from recor_dist import run
-from recor_dist.command import command
-from recor_dist.config import Config
-from recor_dist.sweep import end_sweep
+from recor_dist.core.command import command
+from recor_dist.core.config import Config
+from recor_dist.record.sweep import end_sweep
 
 GATES = [int(step) for step in os.environ.get("GATES", "").split(",") if step]
 FILES = os.environ.get("FILES")

@@ -11,12 +11,13 @@ import sys
 
 from pyarrow import fs
 
-from learner.update import Learner
-from recor_dist import checkpoint, files
-from recor_dist.command import compose
-from recor_dist.loop import train
-from recor_dist.progress import set_up_logging
-from tests.test_checkpoint import DyingFolder, Killed
+from learner.learner import Learner
+from recor_dist.core import files
+from recor_dist.core.command import compose
+from recor_dist.core.progress import set_up_logging
+from recor_dist.engine.loop import train
+from recor_dist.record import checkpoint
+from tests.record.test_checkpoint import DyingFolder, Killed
 
 
 def die() -> None:

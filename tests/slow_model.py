@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recor_dist.model import Model
+from recor_dist.model.transformer import Model
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from recor_dist.command import compose
-from recor_dist.config import Config
-from recor_dist.loop import train
+from recor_dist.core.command import compose
+from recor_dist.core.config import Config
+from recor_dist.engine.loop import train
 
 
 def test_a_tiny_arg_is_learned_in_reverse_order(config_in: Callable[..., Config]) -> None:

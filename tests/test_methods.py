@@ -11,12 +11,12 @@ import pytest
 from actors.worker import Worker
 from data.prepare import open_data
 from data.tasks import task_of
-from recor_dist.command import CONF
-from recor_dist.config import SCHEMAS, Config, Mistake
-from recor_dist.loop import train
-from recor_dist.messages import Ticket
+from recor_dist.core.command import CONF
+from recor_dist.core.config import SCHEMAS, Config, Mistake
+from recor_dist.core.messages import Ticket
+from recor_dist.engine.loop import train
 from recor_dist.methods import METHODS, build_model
-from tests.test_loop import run_until_killed
+from tests.engine.test_loop import run_until_killed
 
 Configure = Callable[..., Config]
 ROOT = Path(__file__).parent.parent

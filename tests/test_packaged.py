@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from recor_dist.config import Mistake
+from recor_dist.answers.prompts import decode, join
+from recor_dist.answers.solver import load_solver
+from recor_dist.core.config import Mistake
 from recor_dist.packaged import load_packaged, save_model
-from recor_dist.prompts import decode, join
 from recor_dist.replay import _test_rows
 from recor_dist.solve import open_solver
-from recor_dist.solver import load_solver
 
 # What a stranger with MLflow runs: it knows nothing of this project.
 PROGRAM = """

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recor_dist.command import plain_command
-from recor_dist.config import Mistake
-from recor_dist.names import name_of
+from recor_dist.core.command import plain_command
+from recor_dist.core.config import Mistake
+from recor_dist.core.names import name_of
 from recor_dist.replay import ABOUT, ReplayConfig, as_script, main, write_replay
 
 NASTY = ["</script>", "<!--<script>", "&lt;", "\u2028", "'\"`${1}", "ünï 一"]

@@ -13,14 +13,24 @@ from typing import Any
 
 import pytest
 
-from recor_dist.command import compose
-from recor_dist.config import Mistake, flatten, unflatten
-from recor_dist.curves import ABLATIONS, find_series, spread, training_lines
-from recor_dist.loop import train
-from recor_dist.page import to_page
-from recor_dist.records import Run, once, read_folder, read_run
+from recor_dist.core.command import compose
+from recor_dist.core.config import Mistake, flatten, unflatten
+from recor_dist.engine.loop import train
+from recor_dist.figures.curves import ABLATIONS, find_series, spread, training_lines
+from recor_dist.figures.page import to_page
+from recor_dist.figures.tables import (
+    PAPER,
+    cell,
+    compute_table,
+    conditions,
+    costs,
+    differences,
+    find,
+    group_runs,
+    paper_figure,
+)
+from recor_dist.record.runs import Run, once, read_folder, read_run
 from recor_dist.report import main, read_words, write
-from recor_dist.tables import PAPER, cell, compute_table, conditions, costs, differences, find, group_runs, paper_figure
 
 
 def made_up(*words: str, accuracy: float | None = 0.5, **more: Any) -> Run:
@@ -423,7 +433,7 @@ def to_mlflow(tmp_path: Path) -> Callable[[list[Run]], str]:
 def test_mlflow_and_folders_tell_the_same(
     recorded: Path, to_mlflow: Callable[[list[Run]], str], tmp_path: Path
 ) -> None:
-    from recor_dist.records import read_mlflow
+    from recor_dist.record.runs import read_mlflow
 
     runs = list(read_folder(str(recorded / "runs")))
     uri = to_mlflow(runs)

@@ -111,7 +111,10 @@ def test_a_stopped_command_leaves_a_checkpoint_and_goes_on(number: int, code: in
 
 
 def test_a_bug_keeps_its_traceback(tmp_path: Path) -> None:
-    program = "from recor_dist import command, run; run.train = lambda *_: 1 / 0; command.command(run.main)"
+    program = (
+        "from recor_dist import run; from recor_dist.core.command import command\n"
+        "run.train = lambda *_: 1 / 0; command(run.main)"
+    )
     command = [sys.executable, "-c", program, "scale=smoke"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

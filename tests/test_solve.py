@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recor_dist.command import plain_command
+from recor_dist.answers.prompts import decode, join
+from recor_dist.answers.solver import load_solver
+from recor_dist.core.command import plain_command
 from recor_dist.packaged import save_model
-from recor_dist.prompts import decode, join
 from recor_dist.replay import _test_rows
 from recor_dist.solve import ABOUT, SolveConfig, main
-from recor_dist.solver import load_solver
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from actors.masking import leave_suffix, mask
-from recor_dist.config import MdmConfig
-from recor_dist.messages import MaskedBatch
-from recor_dist.rng import rng
+from recor_dist.core.config import MdmConfig
+from recor_dist.core.messages import MaskedBatch
+from recor_dist.core.rng import rng
 from tests.conftest import random_rows
 
 R, M = 40_000, 8

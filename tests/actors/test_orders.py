@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from actors.orders import known_order, left_to_right, random_order
-from recor_dist.config import AoArmConfig, ArGtConfig, ClmConfig
-from recor_dist.messages import OrderBatch, Rows
-from recor_dist.rng import rng
+from recor_dist.core.config import AoArmConfig, ArGtConfig, ClmConfig
+from recor_dist.core.messages import OrderBatch, Rows
+from recor_dist.core.rng import rng
 from tests.conftest import random_rows
 
 ORDERS = np.array([[3, 1, 0, 2], [0, 1, 2, 3], [2, 3, 1, 0]], dtype=np.int16)

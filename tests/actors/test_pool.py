@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from actors.pool import DEATHS, QUEUE, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work, _Work
-from recor_dist.messages import EvalTicket, Ticket
+from recor_dist.core.messages import EvalTicket, Ticket
 
 PATIENCE = 10.0
 

@@ -9,10 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from actors.rollout import choose_queries, exploration_noise, rollout
-from recor_dist.config import ModelConfig, RecorConfig
-from recor_dist.messages import RecorBatch, Shape
-from recor_dist.model import Model
-from recor_dist.rng import rng
+from recor_dist.core.config import ModelConfig, RecorConfig
+from recor_dist.core.messages import RecorBatch, Shape
+from recor_dist.core.rng import rng
+from recor_dist.model.transformer import Model
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State, log_softmax
 

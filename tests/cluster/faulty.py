@@ -7,8 +7,8 @@ from typing import Any
 
 from actors.worker import Worker
 from data.shards import Dataset
-from recor_dist.config import Config, Mistake
-from recor_dist.messages import Ticket
+from recor_dist.core.config import Config, Mistake
+from recor_dist.core.messages import Ticket
 from recor_dist.methods import make_worker
 
 STEP = 5  # where it shows

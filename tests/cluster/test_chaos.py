@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from ray.cluster_utils import Cluster
 
-from recor_dist.config import Config
-from recor_dist.loop import train
+from recor_dist.core.config import Config
+from recor_dist.engine.loop import train
 from tests.cluster.conftest import Run, add_node, is_on, records
 
 WORDS = ["epochs=60", "lag=1", "checkpoint.every=50", "eval.every=100", "rollout_size=8"]

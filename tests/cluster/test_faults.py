@@ -18,19 +18,19 @@ from ray._private.utils import get_system_memory, get_used_memory
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.actor import StoredShards, WeightsLost
 from actors.pool import Learn
+from actors.ray_actor import StoredShards, WeightsLost
 from data.prepare import open_data
 from data.shards import Dataset
 from data.tasks import task_of
-from learner.update import initial_state
-from recor_dist import ray_engine
-from recor_dist.config import Config, Mistake
-from recor_dist.device import fingerprint
-from recor_dist.loop import train
-from recor_dist.messages import Rows, Ticket
+from learner.learner import initial_state
+from recor_dist.core.config import Config, Mistake
+from recor_dist.core.device import fingerprint
+from recor_dist.core.messages import Rows, Ticket
+from recor_dist.engine import ray_engine
+from recor_dist.engine.loop import train
+from recor_dist.engine.ray_engine import RayEngine, RunFailed
 from recor_dist.methods import lay_out, make_learner
-from recor_dist.ray_engine import RayEngine, RunFailed
 from tests.cluster.conftest import Run, add_node, is_on, records
 from tests.cluster.faulty import faulty_worker
 

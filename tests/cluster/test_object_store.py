@@ -10,8 +10,8 @@ import boto3
 import pytest
 from ray.cluster_utils import Cluster
 
-from recor_dist.config import Config
-from recor_dist.loop import train
+from recor_dist.core.config import Config
+from recor_dist.engine.loop import train
 from tests.cluster.conftest import Run
 from tests.object_store import keys, s3_server
 

@@ -17,7 +17,7 @@ from data.over_cluster import make_over_cluster, rows_of_shard
 from data.prepare import prepare
 from data.shards import NotedRows
 from data.tasks import task_of
-from recor_dist.config import Config, Mistake
+from recor_dist.core.config import Config, Mistake
 from tests.cluster.conftest import add_node
 
 WORDS = ["task=zebra", "task.train_rows=1200", "data.shard_rows=100"]

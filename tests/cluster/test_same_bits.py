@@ -14,15 +14,15 @@ import actors
 import data
 import learner
 import recor_dist
-from actors.actor import NICENESS
+from actors.ray_actor import NICENESS
 from data.prepare import open_data
 from data.tasks import task_of
-from recor_dist.config import Config
-from recor_dist.device import fingerprint
-from recor_dist.loop import train
-from recor_dist.messages import Ticket
+from recor_dist.core.config import Config
+from recor_dist.core.device import fingerprint
+from recor_dist.core.messages import Ticket
+from recor_dist.engine.loop import train
+from recor_dist.engine.ray_engine import RemoteActor
 from recor_dist.methods import lay_out, make_worker
-from recor_dist.ray_engine import RemoteActor
 from tests.cluster.conftest import records
 from tests.conftest import decided
 from tests.test_methods import EVERY, words_of

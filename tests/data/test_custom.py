@@ -16,8 +16,8 @@ from data.shards import Dataset
 from data.splits import SPLITS
 from data.tasks import task_of
 from data.vocab import PAD
-from recor_dist.config import Config, CustomConfig, Mistake
-from recor_dist.loop import train
+from recor_dist.core.config import Config, CustomConfig, Mistake
+from recor_dist.engine.loop import train
 
 Configure = Callable[..., Config]
 ROWS = [{"prompt": f"{i:03d}"[: 1 + i % 3], "response": f"{i % 7}{i % 5}"[: 1 + i % 2]} for i in range(200)]

@@ -8,8 +8,8 @@ import pytest
 from data import arg, mul
 from data.splits import SPLITS, split_of
 from data.tasks import task_of
-from recor_dist.command import compose
-from recor_dist.config import ArgConfig, MulConfig
+from recor_dist.core.command import compose
+from recor_dist.core.config import ArgConfig, MulConfig
 
 
 def digits(text: str) -> np.ndarray:

@@ -21,9 +21,9 @@ from data.shards import Dataset, NotedRows, read_notes
 from data.splits import SPLITS
 from data.tasks import task_of
 from data.zebra_rules import PADDING
-from recor_dist.config import Config, Mistake, SudokuConfig, ZebraConfig
-from recor_dist.loop import train
-from recor_dist.rng import rng
+from recor_dist.core.config import Config, Mistake, SudokuConfig, ZebraConfig
+from recor_dist.core.rng import rng
+from recor_dist.engine.loop import train
 
 Configure = Callable[..., Config]
 # Norvig's: seconds of search find no solution.

@@ -13,7 +13,7 @@ import pytest
 from data.prepare import Job, Made, make_shard, open_data, prepare
 from data.shards import read_notes
 from data.tasks import task_of
-from recor_dist.config import Config
+from recor_dist.core.config import Config
 
 Configure = Callable[..., Config]
 

@@ -18,7 +18,7 @@ from data.prepare import open_data, prepare
 from data.shards import BadShard, Dataset, Manifest
 from data.splits import SPLITS
 from data.tasks import task_of
-from recor_dist.config import Config, Mistake
+from recor_dist.core.config import Config, Mistake
 
 Configure = Callable[..., Config]
 

@@ -10,8 +10,8 @@ from data import sudoku
 from data.shards import NotedRows
 from data.splits import SPLITS
 from data.sudoku_rules import SEARCH, dig, geometry, random_grids, solve
-from recor_dist.config import Config, Mistake, SudokuConfig
-from recor_dist.rng import rng
+from recor_dist.core.config import Config, Mistake, SudokuConfig
+from recor_dist.core.rng import rng
 from tests.data.slow_sudoku import Rules, Solver
 
 Configure = Callable[..., Config]

@@ -11,8 +11,8 @@ from data import zebra
 from data.shards import NotedRows
 from data.splits import SPLITS
 from data.zebra_rules import ENTITIES, KINDS, MOST_CLUES, PADDING, _draw_clue, _narrow, _tells, holds, make_puzzles
-from recor_dist.config import Mistake, ZebraConfig
-from recor_dist.rng import rng
+from recor_dist.core.config import Mistake, ZebraConfig
+from recor_dist.core.rng import rng
 from tests.data.slow_zebra import RELATIONS, Clue, Solver, all_solutions, next_fill, satisfied, supported
 
 WIDE = 6

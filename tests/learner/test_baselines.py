@@ -10,11 +10,11 @@ import torch
 from actors.masking import mask
 from actors.orders import known_order, left_to_right, random_order
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
-from learner.update import Learner
-from recor_dist.config import SCHEMAS, AoArmConfig, ArGtConfig, ClmConfig, Config, MdmConfig
-from recor_dist.messages import MaskedBatch, Rows
+from learner.learner import Learner
+from recor_dist.core.config import SCHEMAS, AoArmConfig, ArGtConfig, ClmConfig, Config, MdmConfig
+from recor_dist.core.messages import MaskedBatch, Rows
+from recor_dist.core.rng import rng
 from recor_dist.methods import METHODS
-from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State, log_softmax
 

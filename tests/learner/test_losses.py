@@ -8,9 +8,9 @@ import torch
 
 from actors.rollout import rollout
 from learner.losses import ppo_like_loss, recor_loss, recor_statistics, sql_bce_loss, sql_mse_loss, token_loss
-from recor_dist.config import RecorConfig
+from recor_dist.core.config import RecorConfig
+from recor_dist.core.rng import rng
 from recor_dist.methods import METHODS
-from recor_dist.rng import rng
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State, log_softmax
 

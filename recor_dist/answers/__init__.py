@@ -1,0 +1,1 @@
+"""A trained model that answers prompts, and the views that show how."""

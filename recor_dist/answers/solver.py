@@ -1,0 +1,111 @@
+"""A trained model with all that it takes to answer: how prompts are written, which decoders there are.
+
+An answer is a function of weights, prompt and decoder alone: what a decoder draws at random depends on the prompt,
+never on those that are answered beside it.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from data.vocab import Vocabulary
+from recor_dist.answers.prompts import Text, decode, encode_prompt
+from recor_dist.core.config import Mistake, nearest, unflatten
+from recor_dist.core.files import open_folder
+from recor_dist.core.messages import Generation, Shape
+from recor_dist.core.rng import rng
+from recor_dist.methods import METHODS, lay_out
+from recor_dist.model.decoding import Decoder
+from recor_dist.model.transformer import Model
+from recor_dist.record.checkpoint import load_model
+from recor_dist.record.identity import read_about
+
+
+class Solver:
+    def __init__(self, about: dict[str, Any], model: Model) -> None:
+        """`about`: settings, shape and vocabulary as run.json has them; `model`: with its weights."""
+        self.config = unflatten(about["settings"])
+        gpu = self.config.device != "cpu" and torch.cuda.is_available()
+        self.model = model.move("cuda") if gpu else model
+        self.vocabulary = Vocabulary(tuple(about["vocabulary"]))
+        self.decoders = METHODS[self.config.method.name].decoders(self.config.method)  # the headline's first
+
+    @staticmethod
+    def of_weights(about: dict[str, Any], named: dict[str, np.ndarray]) -> "Solver":
+        """From weights by name, as safetensors hold them."""
+        model = lay_out(unflatten(about["settings"]), Shape(**about["shape"]))
+        model.load(model.flat_weights(named))
+        return Solver(about, model)
+
+    def choose(self, decoder: str | None) -> str:
+        """The name of a decoder that there is, by default the headline's."""
+        if decoder and decoder not in self.decoders:
+            allowed = ", ".join(self.decoders)
+            raise Mistake(f"decoder={decoder}: this model has {allowed}{nearest(decoder, self.decoders)}")
+        return decoder or next(iter(self.decoders))
+
+    def encode(self, prompts: Sequence[Text], where: Callable[[int], str]) -> np.ndarray:
+        """Ids (R, N) of prompts as people write them. Mistakes begin with `where(index)` of the prompt."""
+        ids = np.empty((len(prompts), self.model.shape.N), dtype=self.vocabulary.dtype)
+        for index, prompt in enumerate(prompts):
+            try:
+                ids[index] = encode_prompt(self.config.task, self.vocabulary, self.model.shape.N, prompt)
+            except Mistake as mistake:
+                raise Mistake(f"{where(index)}: {mistake}") from None
+        return ids
+
+    def answer(self, prompts: np.ndarray, decoder: str | None = None) -> Generation:
+        """Answers to prompts (R, N), in one batch."""
+        name = self.choose(decoder)
+        decode: Decoder = self.decoders[name]
+        random: Any = RandomByRow([rng(self.config.seed, f"answer/{name}", _number_of(row)) for row in prompts])
+        return decode.answer(self.model, prompts, random)
+
+    def answer_all(self, prompts: np.ndarray, decoder: str | None, size: int) -> Iterator[Generation]:
+        """Answers to many prompts, `size` at a time."""
+        for start in range(0, len(prompts), size):
+            yield self.answer(prompts[start : start + size], decoder)
+
+
+class RandomByRow:
+    """What decoders ask of a NumPy generator, each row drawn from one of its own."""
+
+    def __init__(self, generators: list[np.random.Generator]) -> None:
+        self.generators = generators
+
+    def random(self, shape: Sequence[int]) -> np.ndarray:
+        assert shape[0] == len(self.generators)
+        return np.stack([generator.random(tuple(shape[1:])) for generator in self.generators])
+
+    def permuted(self, rows: np.ndarray, axis: int) -> np.ndarray:
+        assert axis == 1
+        return np.stack([generator.permuted(row) for generator, row in zip(self.generators, rows, strict=True)])
+
+
+def plain_answers(solver: Solver, generation: Generation) -> list[dict[str, Any]]:
+    """Answers as plain values: slots from 0 in the order they were filled, steps and confidences by slot."""
+    columns = (generation.responses, generation.orders, generation.steps, generation.confidences)
+    return [
+        {
+            "response": decode(solver.vocabulary, response),
+            "order": order.tolist(),
+            "steps": steps.tolist(),
+            "confidences": [round(float(value), 6) for value in confidences],
+        }
+        for response, order, steps, confidences in zip(*columns, strict=True)
+    ]
+
+
+def _number_of(prompt: np.ndarray) -> int:
+    return int.from_bytes(hashlib.sha256(prompt.astype("<u4").tobytes()).digest()[:8], "little")
+
+
+def load_solver(out: str) -> Solver:
+    """The newest weights of the run in `out`."""
+    model, _ = load_model(out)
+    about = read_about(open_folder(out))
+    assert about is not None
+    return Solver(about, model)

@@ -1,0 +1,1 @@
+"""What everything else stands on: settings, command lines, messages, files, random numbers."""

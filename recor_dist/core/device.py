@@ -1,0 +1,71 @@
+"""The machine under a process: device, threads, precision, and a fingerprint of what decides the last bit."""
+
+import ctypes
+import os
+import platform
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recor_dist.core.config import Config, Mistake
+
+
+def resolve_device(config: Config, found: str | None = None) -> None:
+    """Replaces `auto` in device and precision, in place, by what was found in the cluster or else is here."""
+    found = found or ("cuda" if torch.cuda.is_available() else "cpu")
+    if config.device == "cuda" and found != "cuda":
+        raise Mistake("device=cuda: torch sees no GPU here; use device=cpu or device=auto")
+    if config.device == "auto":
+        config.device = found
+    if config.precision == "auto":
+        config.precision = "bfloat16" if config.device == "cuda" else "float32"
+
+
+def set_up_torch(config: Config) -> None:
+    """Makes torch round the same way every time. Every process of a run calls this first."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
+    _keep_freed_memory()
+    torch.set_num_threads(config.threads)
+    torch.use_deterministic_algorithms(True)
+    # Nothing here reads memory before it writes it; filling every new tensor first would cost 4 % of a small step.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
+    if config.learner.compile:
+        from torch._inductor import config as inductor  # takes a second to import
+
+        inductor.deterministic = True  # kernels are chosen without timing them
+
+
+def _keep_freed_memory() -> None:
+    """Has malloc keep what tensors leave behind. Given back to the system after every step, each of those pages would
+    have to be cleared and mapped again: 5 to 10 % of a small update."""
+    if platform.libc_ver()[0] == "glibc":
+        trim_threshold, mmap_threshold = -1, -3  # as <malloc.h> numbers them
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, 2**30)
+        mallopt(mmap_threshold, 2**25)  # the most that glibc allows
+
+
+def autocast(config: Config) -> AbstractContextManager:
+    return torch.autocast(config.device, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
+
+
+def fingerprint(config: Config) -> dict[str, str | int]:
+    """What two processes must share to agree bit for bit."""
+    return {
+        "device": torch.cuda.get_device_name() if config.device == "cuda" else platform.machine(),
+        "cpu": _cpu_vendor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "threads": config.threads,
+        "precision": config.precision,
+    }
+
+
+def _cpu_vendor() -> str:
+    """MKL takes other paths on other vendors' processors."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), platform.processor())

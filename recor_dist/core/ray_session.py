@@ -1,0 +1,133 @@
+"""Reaching Ray: a running cluster where there is one, else Ray started on this machine."""
+
+import logging
+import math
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray._private import ray_constants
+from ray._private.services import canonicalize_bootstrap_address
+from ray._raylet import AuthenticationTokenLoader
+from ray._raylet import Config as RayConfig
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from recor_dist.core.config import Config, Mistake
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    """Leaves Ray as it was found: connected where the caller was, else shut down."""
+    before = ray.is_initialized()
+    try:
+        yield
+    finally:
+        if not before:
+            ray.shutdown()
+
+
+def connect() -> bool:
+    """Connects to the cluster that RAY_ADDRESS names or that `ray start` began here; False if there is none."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; unset, every start warns
+    if ray.is_initialized():
+        return True
+    address = None
+    try:
+        address = canonicalize_bootstrap_address(None)
+        if address is None:
+            return False
+        # Ray finds the same address once more. If it was given, Ray would not look for the token in ~/.ray, with which
+        # `ray start` closes its cluster as soon as there is one.
+        ray.init(logging_level=logging.WARNING, log_to_driver=False)
+    except (ConnectionError, ValueError):
+        if os.environ.get("RAY_ADDRESS"):
+            raise Mistake(
+                f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there; mend it, "
+                "or unset it to start Ray on this machine"
+            ) from None
+        log.warning("the Ray that was started here before (%s) does not answer any more", address)
+        return False
+    log.info("using the Ray cluster at %s", address)
+    return True
+
+
+def start(cpus: float) -> None:
+    """Starts Ray on this machine, for this run alone and on loopback, with at least this many CPUs."""
+    _admit_nobody_else()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray remembers its last 100,000 calls for a dashboard, which is not there.
+    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+    # Ray would have the learner give way to the driver and to Ray's own processes.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    here = len(os.sched_getaffinity(0))
+    if cpus > here:
+        log.info("the run asks for %g CPUs and this machine has %d: processes share them", cpus, here)
+    log.info("starting Ray on this machine")
+    with on_loopback():
+        ray.init(
+            address="local",
+            num_cpus=max(here, math.ceil(cpus)),
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+            log_to_driver=False,
+        )
+
+
+def _admit_nobody_else() -> None:
+    """A token that only this run's processes know: loopback alone admits everybody who has an account here."""
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    RayConfig.initialize("")  # Ray has read its settings when it was imported
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Ray started in here cannot be reached from outside, as on macOS. On Linux it would take the address in the
+    network, even for `_node_ip_address="127.0.0.1"`, and listen to whoever sends it code to run."""
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def device_of_cluster(config: Config | None = None) -> str:
+    """`cuda` where the cluster has GPUs that torch can use. Ray counts what it was told; torch knows."""
+    if config and config.device != "auto":
+        return config.device
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    if not nodes:
+        return "cpu"
+    # Asked beside whoever has the GPU now, who may have it for days.
+    where = NodeAffinitySchedulingStrategy(nodes[0]["NodeID"], soft=False)
+    looks = ray.remote(num_cpus=0)(_sees_cuda).options(scheduling_strategy=where)
+    try:
+        seen = ray.get(looks.remote(), timeout=120)
+    except ray.exceptions.RayError as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Mistake(
+            f"device=auto: {nodes[0]['NodeName']} has a GPU and does not say whether torch can use it ({why}); "
+            "say scale=paper device=cuda, or device=cpu"
+        ) from None
+    if not seen:
+        log.warning(
+            "Ray counts %g GPUs on %s, but torch there cannot use them: does its wheel fit the driver (nvidia-smi)?",
+            nodes[0]["Resources"]["GPU"],
+            nodes[0]["NodeName"],
+        )
+    return "cuda" if seen else "cpu"
+
+
+def _sees_cuda() -> bool:
+    """In a process of its own: from one that was given no GPU Ray hides them."""
+    visible = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", look], env=visible, capture_output=True).returncode == 0

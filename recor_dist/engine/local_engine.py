@@ -1,0 +1,63 @@
+"""Worker and learner in this process: the loop without Ray."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+
+from data.shards import Dataset
+from learner.learner import LearnerState
+from recor_dist.core.config import Config
+from recor_dist.core.messages import Ticket
+from recor_dist.engine.events import Checkpoint, Evaluated, Event, Stepped, checkpoint_due, splits_due
+from recor_dist.methods import make_learner, make_worker
+from recor_dist.model.evaluation import add_by_decoder
+
+
+class LocalEngine:
+    def __init__(
+        self, config: Config, data: Dataset, steps: int, state: LearnerState, unevaluated: Sequence[int]
+    ) -> None:
+        self.config, self.data, self.steps = config, data, steps
+        self.learner = make_learner(config, data.shape, steps)
+        self.learner.load_state(state)
+        self.worker = make_worker(config, data)
+        self.unevaluated = list(unevaluated)
+
+    def events(self, stopping: Callable[[], bool]) -> Iterator[Event]:
+        """Runs to the end, or until it is told to stop; then the last event is a checkpoint."""
+        saved = self.learner.step
+        for version in self.unevaluated:
+            yield from self.evaluate(version, stopping)
+        while self.learner.step < self.steps and not stopping():
+            yield Stepped(self.learner.step + 1, self.step())
+            done = self.learner.step
+            if checkpoint_due(self.config, done, self.steps):
+                saved = done
+                yield Checkpoint(self.learner.state())
+            yield from self.evaluate(done, stopping)
+        if self.learner.step > saved:
+            yield Checkpoint(self.learner.state())
+
+    def step(self) -> dict[str, float]:
+        """Rolls out and learns the next step; returns its metrics."""
+        n = self.learner.step
+        version = max(0, n - self.config.lag)
+        if self.worker.uses_weights:
+            self.worker.load(version, self.learner.versions[version])
+        groups = range(self.config.batch_size // self.config.rollout_size)
+        return self.learner.update([self.worker.roll_out(Ticket(n, group, version)) for group in groups])
+
+    def evaluate(self, version: int, stopping: Callable[[], bool] = lambda: False) -> Iterator[Evaluated]:
+        """Scores the splits that are due after a step."""
+        for split in splits_due(self.config, version, self.steps):
+            self.worker.load(version, self.learner.versions[version])
+            total = math.ceil(self.data.rows_of(split) / self.config.eval.size)
+            sums = []
+            for index in range(total):
+                if stopping():
+                    return
+                sums.append(self.worker.evaluate(split, index))
+                yield Evaluated(version, split, reduce(add_by_decoder, sums), index + 1, total)
+
+    def close(self) -> None:
+        """Nothing is held open."""

@@ -1,0 +1,98 @@
+"""Where the time of a run on Ray goes, as the driver sees it: each step's share, and what to change in the end."""
+
+from dataclasses import dataclass, field
+
+from recor_dist.core.messages import Receipt
+
+
+@dataclass
+class Totals:
+    """Sums over a stretch of time."""
+
+    seconds: float = 0.0
+    starved: float = 0.0  # seconds in which the learner had nothing to learn from
+    present: float = 0.0  # actor-seconds of all actors that were there
+    idle: float = 0.0  # actor-seconds without a ticket
+    learning: float = 0.0  # seconds of the learner's work, and of fetching batches for it
+    publish: float = 0.0  # seconds of steps beyond that: until its weights could be had
+    pull: float = 0.0  # seconds of actors that fetched weights
+    pulls: int = 0
+    moved: int = 0  # bytes of weights and batches
+    most_present: int = 0
+
+    def starved_share(self) -> float:
+        return self.starved / self.seconds if self.seconds else 0.0
+
+    def idle_share(self) -> float:
+        return self.idle / self.present if self.present else 0.0
+
+
+@dataclass
+class Meter:
+    batch_size: int
+    lag: int
+    now: float
+    whole: Totals = field(default_factory=Totals)  # of the run since this start
+    step: Totals = field(default_factory=Totals)  # since the last step
+
+    def passed(self, now: float, *, present: int, idle: int, learning: bool) -> None:
+        """So it was from the last call until now. Nothing counts before the first actor is there."""
+        seconds, self.now = now - self.now, now
+        if not present:
+            return
+        for totals in (self.whole, self.step):
+            totals.seconds += seconds
+            totals.starved += 0.0 if learning else seconds
+            totals.present += present * seconds
+            totals.idle += idle * seconds
+            totals.most_present = max(totals.most_present, present)
+
+    def answered(self, receipt: Receipt) -> None:
+        """An actor has finished a ticket."""
+        for totals in (self.whole, self.step):
+            totals.moved += receipt.moved_bytes
+            if receipt.moved_bytes:
+                totals.pull += receipt.moved_seconds
+                totals.pulls += 1
+
+    def took(self, receipt: Receipt, seconds: float) -> None:
+        """The learner has taken tickets, in so many seconds as the driver saw it."""
+        work = receipt.seconds + receipt.moved_seconds
+        for totals in (self.whole, self.step):
+            totals.moved += receipt.moved_bytes
+            totals.learning += work
+            totals.publish += max(0.0, seconds - work)
+
+    def stepped(self, *, present: int, reissued: int) -> dict[str, float]:
+        """The learner has taken the last tickets of a step; returns the step's metrics."""
+        step, self.step = self.step, Totals()
+        # Of two steps that are told at once the second has no time of its own but that of its update.
+        took = max(step.seconds, step.learning)
+        return {
+            "engine/examples_per_second": self.batch_size / took if took else 0.0,
+            "engine/learner_starved": step.starved_share(),
+            "engine/actors_idle": step.idle_share(),
+            "engine/actors_alive": present,
+            "engine/tickets_reissued": reissued,
+            "engine/publish_seconds": step.publish,
+            "engine/pull_seconds": step.pull / step.pulls if step.pulls else 0.0,
+            "engine/bytes_moved": step.moved,
+            "engine/lag": self.lag,
+        }
+
+    def advice(self) -> str:
+        """Which side was the bottleneck, and what to change."""
+        starved, idle = self.whole.starved_share(), self.whole.idle_share()
+        shares = f"the learner waited {starved:.0%} of the time, the actors {idle:.0%}"
+        if min(starved, idle) > 0.15:
+            remedy = "a larger lag" if self.lag else "lag=1 lets them overlap more (another result)"
+            return f"{shares}: they wait for each other; {remedy}, or a smaller rollout_size spreads a step over actors"
+        if starved > max(idle, 0.1):
+            return f"{shares}: rollouts are the bottleneck; more actors (actors.count, or more nodes) make it faster"
+        if idle > 0.1:
+            enough = max(1, round(self.whole.most_present * (1 - idle)))
+            spare = (
+                f"; {enough} of {self.whole.most_present} actors would do" if enough < self.whole.most_present else ""
+            )
+            return f"{shares}: the learner is the bottleneck{spare}; a faster device for it makes it faster"
+        return f"{shares}: both are busy, nothing is wasted"

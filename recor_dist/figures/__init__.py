@@ -1,0 +1,1 @@
+"""Tables, plots and the report page, drawn from recorded runs."""

@@ -1,0 +1,1 @@
+"""The transformer, the ways it answers, and how answers are scored."""

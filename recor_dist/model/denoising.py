@@ -1,0 +1,108 @@
+"""Answers of masked diffusion: T forward passes, each over the whole sequence, from all slots masked to none.
+
+    vanilla      a masked slot is filled with its likeliest token, with probability 1/(t+1)
+    top_prob     the slots with the likeliest tokens are filled first
+    top_margin   the slots where the best token is farthest ahead of the second best are filled first
+
+The adaptive two keep what they have written (as Kim et al. do), or, with `rewrite`, predict and rank every slot anew at
+each pass (as Ye et al. do). The loss knows masked slots only, so what the model says of a written one was never taught:
+docs/methods.md has figures of both.
+
+No KV cache would help: a token that is filled in changes what every other position sees.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recor_dist.core.config import MdmConfig
+from recor_dist.core.messages import Generation
+from recor_dist.model.decoding import Decoder
+from recor_dist.model.transformer import Model
+
+FEW_STEPS = 2  # costs what ReCOR costs without order queries
+NOISE = 0.5  # of the adaptive decoders' Gumbel noise, at the first pass
+
+
+def mdm_decoders(method: MdmConfig) -> dict[str, Decoder]:
+    """Every decoder at its full number of steps and at two, under the paper's names; method.decoder's comes first."""
+    suffix = "suf" if method.suffix else ""
+    names = {"vanilla": f"{suffix}mdm", "top_prob": f"ada{suffix}mdm_prob", "top_margin": f"ada{suffix}mdm_margin"}
+    answers = {
+        "vanilla": denoise_vanilla,
+        "top_prob": partial(denoise_adaptively, score=log_probability, rewrite=method.rewrite),
+        "top_margin": partial(denoise_adaptively, score=margin, rewrite=method.rewrite),
+    }
+    first = [method.decoder, *(kind for kind in names if kind != method.decoder)]
+    full = {names[kind]: Decoder(partial(answers[kind], steps=method.steps), method.steps) for kind in first}
+    few = {f"{names[kind]}_T{FEW_STEPS}": Decoder(partial(answers[kind], steps=FEW_STEPS), FEW_STEPS) for kind in first}
+    return full if method.steps == FEW_STEPS else full | few
+
+
+def denoise_vanilla(model: Model, prompts: np.ndarray, random: np.random.Generator, steps: int) -> Generation:
+    """Fills slots at random: for t = T-1..0 each masked one with probability 1/(t+1), hence the rest at t = 0."""
+
+    def fill(logits: Tensor, masked: Tensor, t: int) -> Tensor:
+        kept = random.random(masked.shape) >= 1 / (t + 1)
+        return masked & torch.as_tensor(kept, device=masked.device)
+
+    return _denoise(model, prompts, steps, fill, rewrite=False)
+
+
+def denoise_adaptively(
+    model: Model,
+    prompts: np.ndarray,
+    random: np.random.Generator,
+    steps: int,
+    score: Callable[[Tensor], Tensor],
+    rewrite: bool = False,
+) -> Generation:
+    """For t = T-1..0, masks the floor(M t/T) slots whose score plus Gumbel noise 0.5 t/T is lowest."""
+
+    def fill(logits: Tensor, masked: Tensor, t: int) -> Tensor:
+        uniform = random.random(masked.shape)
+        gumbel = -np.log(-np.log(np.maximum(uniform, 1e-300)))
+        scores = score(logits) + torch.as_tensor(NOISE * t / steps * gumbel, device=masked.device)
+        if not rewrite:
+            scores = scores.masked_fill(~masked, torch.inf)
+        lowest = scores.argsort(dim=1, stable=True)[:, : masked.shape[1] * t // steps]
+        return torch.zeros_like(masked).scatter(1, lowest, True)
+
+    return _denoise(model, prompts, steps, fill, rewrite)
+
+
+def log_probability(logits: Tensor) -> Tensor:
+    """Of the best token: (R, M, V) -> (R, M)."""
+    return logits.log_softmax(-1).amax(-1)
+
+
+def margin(logits: Tensor) -> Tensor:
+    """How much likelier the best token is than the second best: (R, M, V) -> (R, M)."""
+    best = logits.softmax(-1).topk(min(2, logits.shape[-1])).values
+    return best[..., 0] - best[..., -1]
+
+
+@torch.inference_mode()
+def _denoise(
+    model: Model, prompts: np.ndarray, steps: int, fill: Callable[[Tensor, Tensor, int], Tensor], rewrite: bool
+) -> Generation:
+    """`fill(logits, masked, t)` says what is masked after the pass; with `rewrite`, written tokens may change as well.
+
+    A slot's step is the pass in which it was last filled.
+    """
+    device = model.flat.device
+    x = torch.as_tensor(prompts.astype(np.int64), device=device)
+    responses = torch.zeros(len(prompts), model.shape.M, dtype=torch.int64, device=device)
+    masked = torch.ones_like(responses, dtype=torch.bool)
+    filled_at = torch.zeros_like(responses)
+    confidences = torch.zeros(responses.shape, device=device)
+    for t in range(steps - 1, -1, -1):
+        logits = model.denoise(x, responses, masked).float()  # (R, M, V)
+        responses = torch.where(masked | rewrite, logits.argmax(-1), responses)
+        confidences = torch.where(masked | rewrite, logits.softmax(-1).amax(-1), confidences)
+        before, masked = masked, fill(logits, masked, t)
+        filled_at = torch.where(before & ~masked, steps - t, filled_at)
+    return Generation(responses.cpu().numpy(), filled_at.cpu().numpy(), confidences.cpu().numpy(), steps)

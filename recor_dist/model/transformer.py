@@ -1,0 +1,362 @@
+"""The model: a GPT-2 backbone read by three streams, with a head for tokens and one for the order.
+
+  main stream    x_1 .. x_N SEP y_rho_1 .. y_rho_{M-1}     writes keys and values; the prompt sees itself in full,
+                                                           a response token sees the prompt and its predecessors
+  token queries  q + pos(j), K for each step t             read the main stream up to y_rho_{t-1}; -> token at slot j
+  order queries  q_1 .. q_C for each step t                read the same; concatenated -> Q(s_t, .) over the M slots
+                                                           (with C = 0, Q comes from the main stream itself)
+
+Two baselines read the same weights in simpler ways: left to right, the main stream itself predicts the next token
+(`predict_all`); and `denoise` lets prompt and response see each other in full, the token query standing in every masked
+slot, so that it is the MASK token.
+
+All streams use the same weights. Position table: 0..N for prompt and SEP, N+1+j for response slot j. Step t's state s_t
+is (prompt, y_rho_1 .. y_rho_{t-1}), in generation order a prefix: masks are the same for every row of a batch.
+
+Every parameter is a view into one flat float32 buffer, matrices first. So weights are published, loaded, clipped and
+optimised as one or two arrays instead of dozens.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recor_dist.core.config import ModelConfig
+from recor_dist.core.messages import Shape
+from recor_dist.core.rng import rng
+
+ALIGNMENT = 16  # floats; each parameter starts on a cache line of the flat buffer
+
+
+class Cache:
+    """Keys and values of the main stream, layer by layer, in buffers that are written in place.
+
+    There is room for M further entries behind the main stream: the branches of `Model.branch_order_logits`.
+    """
+
+    def __init__(self, k: Tensor, v: Tensor) -> None:
+        self.k, self.v = k, v  # (layers, B, H, N + 2 M, D/H)
+        self.length = 0  # entries that all layers hold
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes new entries of one layer; returns all of that layer, old and new. The caller moves `length` on."""
+        end = self.length + k.shape[2]
+        self.k[layer, :, :, self.length : end] = k
+        self.v[layer, :, :, self.length : end] = v
+        return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer, self.width, self.heads = layer, config.width, config.heads
+        self.c_attn = nn.Linear(config.width, 3 * config.width)  # query, key, value
+        self.c_proj = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """x (B, S, D): the first `new` rows write keys and values, the rows from `start` on read them."""
+        D = self.width
+        weight, bias = self.c_attn.weight, self.c_attn.bias
+        q = self._split(F.linear(x[:, start:], weight[:D], bias[:D]))  # (B, H, S - start, D/H)
+        k = v = x.new_empty(x.shape[0], self.heads, 0, D // self.heads)
+        if new:
+            k, v = (self._split(half) for half in F.linear(x[:, :new], weight[D:], bias[D:]).split(D, dim=-1))
+        if cache is not None:
+            k, v = cache.append(self.layer, k, v)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, S - start, D)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, S, D) -> (B, H, S, D/H)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.width)
+        self.attn = Attention(config, layer)
+        self.ln_2 = nn.LayerNorm(config.width)
+        self.c_fc = nn.Linear(config.width, 4 * config.width)
+        self.c_proj = nn.Linear(4 * config.width, config.width)
+
+    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        x = x[:, start:] + self.attn(self.ln_1(x), new, start, mask, cache)
+        return x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x))))
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What a training forward gives: logits of the K queries and of the order, for each step."""
+
+    tokens: Tensor  # (B, M, K, V)
+    order: Tensor  # (B, M, M): logits z of Q(s_t, slot); filled slots are not masked here
+
+
+class Model(nn.Module):
+    def __init__(self, config: ModelConfig, shape: Shape, order_queries: int = 0) -> None:
+        super().__init__()
+        self.config, self.shape, self.C = config, shape, order_queries
+        D = config.width
+        self.wte = nn.Embedding(shape.V + 1, D)  # the vocabulary, and SEP
+        self.wpe = nn.Embedding(shape.N + 1 + shape.M, D)
+        self.token_query = nn.Parameter(torch.empty(D))
+        self.order_query = nn.Parameter(torch.empty(order_queries, D)) if order_queries else None
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.ln_f = nn.LayerNorm(D)
+        self.token_head = nn.Linear(D, shape.V, bias=False)
+        self.order_head = nn.Linear(max(1, order_queries) * D, shape.M)
+        self.flat, self.decayed = self._make_flat()
+        self._masks: dict[tuple[str, int, torch.dtype, torch.device], Tensor] = {}
+
+    # --- the flat buffer ---------------------------------------------------------------------------------------------
+
+    def _make_flat(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Tensor, int]:
+        """Lays all parameters into one buffer, those with weight decay first; returns it and where they end."""
+        # The learned queries are vectors, several of them stacked or not.
+        decays = {name: p.dim() >= 2 and name != "order_query" for name, p in self.named_parameters()}
+        named = sorted(self.named_parameters(), key=lambda item: not decays[item[0]])
+        offsets, end, decayed = [], 0, 0
+        for name, parameter in named:
+            offsets.append(end)
+            end += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
+            decayed = end if decays[name] else decayed
+        flat = torch.zeros(end, dtype=dtype, device=device)
+        for (_, parameter), offset in zip(named, offsets, strict=True):
+            parameter.data = flat[offset : offset + parameter.numel()].view(parameter.shape)
+        return flat, decayed
+
+    def share_gradients(self) -> Tensor:
+        """Gives every parameter a gradient that is a view into one flat buffer, laid out as `flat`; returns it."""
+        flat = torch.zeros_like(self.flat)
+        for _, parameter, start in self._laid_out():
+            parameter.grad = flat[start : start + parameter.numel()].view(parameter.shape)
+        return flat
+
+    def move(self, device: str, dtype: torch.dtype = torch.float32) -> "Model":
+        """Moves the flat buffer and its views together; `nn.Module.to` would tear them apart."""
+        before = self.flat
+        self.flat, self.decayed = self._make_flat(device, dtype)
+        self.flat.copy_(before)
+        return self
+
+    def weights(self) -> np.ndarray:
+        """A copy of all weights as one float32 array: what is published."""
+        return self.flat.detach().cpu().numpy().copy()
+
+    def load(self, weights: np.ndarray) -> None:
+        """Copies published weights in. Never keeps a reference: the array may be shared and read-only."""
+        if self.flat.device.type == "cpu":
+            np.copyto(self.flat.numpy(), weights)
+        else:
+            self.flat.copy_(torch.tensor(weights))
+
+    def named_weights(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """The parameters in a published array, by name."""
+        return {name: weights[start : start + p.numel()].reshape(p.shape) for name, p, start in self._laid_out()}
+
+    def flat_weights(self, named: dict[str, np.ndarray]) -> np.ndarray:
+        """The inverse of `named_weights`."""
+        weights = np.zeros(self.flat.numel(), dtype=np.float32)
+        for name, p, start in self._laid_out():
+            weights[start : start + p.numel()] = named[name].reshape(-1)
+        return weights
+
+    def _laid_out(self) -> Iterator[tuple[str, nn.Parameter, int]]:
+        """Every parameter with its name and where it starts in the flat buffer."""
+        for name, parameter in self.named_parameters():
+            yield name, parameter, (parameter.data_ptr() - self.flat.data_ptr()) // self.flat.element_size()
+
+    def initialise(self, seed: int) -> None:
+        """GPT-2's initialisation, v_0: normal, residual projections scaled by depth, biases 0, norms 1."""
+        residual = self.config.deviation / math.sqrt(2 * self.config.layers)
+        with torch.no_grad():
+            for index, (name, parameter) in enumerate(self.named_parameters()):
+                if name.endswith("bias"):
+                    parameter.zero_()
+                elif "ln_" in name:
+                    parameter.fill_(1.0)
+                else:
+                    deviation = residual if name.endswith("c_proj.weight") else self.config.deviation
+                    normal = rng(seed, "initialise", index).standard_normal(tuple(parameter.shape), dtype=np.float32)
+                    parameter.copy_(torch.from_numpy(normal * np.float32(deviation)))
+
+    # --- inputs of the streams ---------------------------------------------------------------------------------------
+
+    def _prompt(self, prompts: Tensor) -> Tensor:
+        """(B, N) -> (B, N + 1, D): prompt and SEP."""
+        tokens = F.pad(prompts, (0, 1), value=self.shape.V)
+        return self.wte(tokens) + self.wpe.weight[: self.shape.N + 1]
+
+    def _slots(self, slots: Tensor) -> Tensor:
+        return self.wpe(slots + self.shape.N + 1)
+
+    def _token(self, tokens: Tensor, slots: Tensor) -> Tensor:
+        """(B,), (B,) -> (B, 1, D): one written token a row."""
+        return (self.wte(tokens) + self._slots(slots))[:, None]
+
+    def _order_queries(self, rows: int, steps: int) -> Tensor:
+        """(rows, steps * C, D): the C vectors for each step, steps outermost."""
+        assert self.order_query is not None
+        return self.order_query.repeat(steps, 1).expand(rows, -1, -1)
+
+    def _run(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """All blocks. Rows before `start` end in the last one, where only their keys and values still matter."""
+        last = len(self.blocks) - 1
+        for layer, block in enumerate(self.blocks):
+            x = block(
+                x,
+                new,
+                start if layer == last else 0,
+                mask[start:] if mask is not None and layer == last else mask,
+                cache,
+            )
+        if cache is not None:
+            cache.length += new
+        return self.ln_f(x)
+
+    def _order_logits(self, outputs: Tensor) -> Tensor:
+        """(B, steps, D) of the main stream, or (B, steps * C, D) of the order queries -> (B, steps, M)."""
+        return self.order_head(outputs.unflatten(1, (-1, max(1, self.C))).flatten(2))
+
+    # --- training ----------------------------------------------------------------------------------------------------
+
+    def forward(self, prompts: Tensor, tokens: Tensor, order: Tensor, queries: Tensor) -> Streams:
+        """All streams of whole trajectories, one attention call a layer.
+
+        prompts (B, N); tokens (B, M) in generation order, at slots order (B, M); queries (B, M, K) slots.
+        """
+        (B, M, K), N = queries.shape, self.shape.N
+        L = N + M  # y_rho_M is context for nothing
+        written = self.wte(tokens[:, :-1]) + self._slots(order[:, :-1])  # (B, M - 1, D)
+        streams = [self._prompt(prompts), written, self.token_query + self._slots(queries.flatten(1))]
+        if self.C:
+            streams.append(self._order_queries(B, M))
+        x = torch.cat(streams, dim=1)  # (B, L + M K + M C, D)
+        y = self._run(x, new=L, start=N, mask=self._mask(self._stream_mask, K, x), cache=None)
+        main, asked, ordered = y.split([M, M * K, M * self.C], dim=1)  # main: from SEP on
+        token_logits = self.token_head(asked).unflatten(1, (M, K))
+        return Streams(token_logits, self._order_logits(ordered if self.C else main))
+
+    def predict_all(self, prompts: Tensor, responses: Tensor) -> Tensor:
+        """Left to right: logits (B, M, V) of each response token, read off the main stream at the one before it."""
+        assert not self.C
+        slots = torch.arange(self.shape.M - 1, device=responses.device)
+        x = torch.cat([self._prompt(prompts), self.wte(responses[:, :-1]) + self._slots(slots)], dim=1)  # (B, N + M, D)
+        y = self._run(x, new=x.shape[1], start=self.shape.N, mask=self._mask(self._stream_mask, 0, x), cache=None)
+        return self.token_head(y)
+
+    def denoise(self, prompts: Tensor, responses: Tensor, masked: Tensor) -> Tensor:
+        """Logits (B, M, V) at every slot of responses (B, M), of which those in `masked` (B, M) are hidden."""
+        N, M = self.shape.N, self.shape.M
+        tokens = torch.where(masked[..., None], self.token_query, self.wte(responses))
+        x = torch.cat([self._prompt(prompts), tokens + self.wpe.weight[N + 1 :]], dim=1)  # (B, N + 1 + M, D)
+        return self.token_head(self._run(x, new=N + 1 + M, start=N + 1, mask=None, cache=None))
+
+    # --- who may look where ------------------------------------------------------------------------------------------
+
+    def _mask(self, build: Callable[[int], np.ndarray], K: int, like: Tensor) -> Tensor:
+        """What `build(K)` allows, as a matrix that is added to attention scores: 0 or -inf."""
+        key = (build.__name__, K, like.dtype, like.device)
+        if key not in self._masks:
+            allowed = torch.from_numpy(build(K))
+            self._masks[key] = like.new_zeros(allowed.shape).masked_fill(~allowed.to(like.device), -math.inf)
+        return self._masks[key]
+
+    def _prefixes(self) -> np.ndarray:
+        """(M, L): what step t's queries see, the prompt, SEP and y_rho_1 .. y_rho_{t-1}."""
+        N, M = self.shape.N, self.shape.M
+        return np.arange(N + M) < np.arange(N + 1, N + 1 + M)[:, None]
+
+    def _stream_mask(self, K: int) -> np.ndarray:
+        """(L + M K + M C, L): the main stream, the token queries, the order queries."""
+        N, prefixes = self.shape.N, self._prefixes()
+        prompt = np.repeat(prefixes[:1], N, axis=0)  # x_1 .. x_N; SEP and the response see just what their step sees
+        return np.concatenate([prompt, prefixes, self._query_mask(K), prefixes.repeat(self.C, axis=0)])
+
+    def _query_mask(self, K: int) -> np.ndarray:
+        """(M K, L): the K token queries of a step see its prefix, and nothing of each other."""
+        return self._prefixes().repeat(K, axis=0)
+
+    def _branch_mask(self, _: int) -> np.ndarray:
+        """Step t's branch token and its order queries see step t's prefix and that branch token."""
+        M = self.shape.M
+        own = np.concatenate([self._prefixes(), np.eye(M, dtype=bool)], axis=1)  # (M, L + M)
+        return np.concatenate([own, own.repeat(self.C, axis=0)])
+
+    # --- step by step, with a cache ----------------------------------------------------------------------------------
+
+    def new_cache(self, rows: int) -> Cache:
+        device, config = self.flat.device.type, self.config
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.flat.dtype
+        size = (config.layers, rows, config.heads, self.shape.N + 2 * self.shape.M, config.width // config.heads)
+        return Cache(self.flat.new_empty(size, dtype=dtype), self.flat.new_empty(size, dtype=dtype))
+
+    def start(self, prompts: Tensor, cache: Cache) -> Tensor:
+        """Reads the prompts (B, N) into an empty cache; returns the order logits of s_1 (B, M)."""
+        return self._next_order(self._advance(self._prompt(prompts), cache))
+
+    def step(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
+        """Writes one token a row (B,) at its slot (B,); returns the order logits of the state that follows (B, M)."""
+        return self._next_order(self._advance(self._token(tokens, slots), cache))
+
+    def predict_first(self, prompts: Tensor, cache: Cache) -> Tensor:
+        """Left to right: reads the prompts (B, N) into an empty cache; returns logits (B, V) of the first token."""
+        return self.token_head(self._advance(self._prompt(prompts), cache)[:, 0])
+
+    def predict_next(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
+        """Left to right: writes one token a row (B,) at its slot (B,); returns logits (B, V) of the one behind it."""
+        return self.token_head(self._advance(self._token(tokens, slots), cache)[:, 0])
+
+    def _advance(self, x: Tensor, cache: Cache) -> Tensor:
+        """(B, 1 + C, D): what the newest token and the order queries read.
+
+        Everything in x and the cache may be seen by every row, so no mask is needed.
+        """
+        new = x.shape[1]
+        if self.C:
+            x = torch.cat([x, self._order_queries(x.shape[0], 1)], dim=1)
+        return self._run(x, new=new, start=new - 1, mask=None, cache=cache)
+
+    def _next_order(self, y: Tensor) -> Tensor:
+        """(B, 1 + C, D) -> order logits (B, M)."""
+        return self._order_logits(y[:, 1:] if self.C else y)[:, 0]
+
+    def ask(self, slots: Tensor, cache: Cache) -> Tensor:
+        """Token logits (B, V) for one slot a row (B,), given all that the cache holds."""
+        y = self._run((self.token_query + self._slots(slots))[:, None], new=0, start=0, mask=None, cache=cache)
+        return self.token_head(y[:, 0])
+
+    def ask_all(self, queries: Tensor, cache: Cache) -> Tensor:
+        """Token logits (B, M, K, V) for the queries (B, M, K) of whole trajectories, from the full cache."""
+        assert cache.length == self.shape.N + self.shape.M
+        _, M, K = queries.shape
+        x = self.token_query + self._slots(queries.flatten(1))
+        y = self._run(x, new=0, start=0, mask=self._mask(self._query_mask, K, x), cache=cache)
+        return self.token_head(y).unflatten(1, (M, K))
+
+    def branch_order_logits(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
+        """Order logits (B, M, M) of the states s_t + token, one branch a step: tokens and slots (B, M).
+
+        A branch token is appended to step t's prefix, sees that prefix and itself, and is forgotten afterwards.
+        """
+        assert cache.length == self.shape.N + self.shape.M
+        M = self.shape.M
+        x = self.wte(tokens) + self._slots(slots)
+        if self.C:
+            x = torch.cat([x, self._order_queries(x.shape[0], M)], dim=1)
+        y = self._run(x, new=M, start=0, mask=self._mask(self._branch_mask, 0, x), cache=cache)
+        cache.length -= M
+        return self._order_logits(y[:, M:] if self.C else y)
+
+
+def filled_slots(order: Tensor) -> Tensor:
+    """(B, M, M): True where a slot is filled in state s_t of the trajectories `order` (B, M)."""
+    B, M = order.shape
+    steps = torch.arange(M, device=order.device)
+    step_of_slot = torch.empty_like(order).scatter_(1, order, steps.expand(B, M))
+    return step_of_slot[:, None, :] < steps[:, None]

@@ -1,0 +1,70 @@
+"""The switches for a GPU, on the CPU that is here: the same code, each run twice with the same bits."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recor_dist.core.config import Config, flatten
+from recor_dist.core.device import resolve_device
+from recor_dist.engine.loop import train
+
+Configure = Callable[..., Config]
+TINY = ["model.layers=1", "model.width=8", "model.heads=1", "epochs=0.1", "task.test_rows=5", "task.val_rows=5"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "device", "precision"),
+    [
+        ([], "cuda", "cuda", "bfloat16"),
+        ([], "cpu", "cpu", "float32"),
+        (["precision=float32"], "cuda", "cuda", "float32"),
+        (["device=cpu"], "cuda", "cpu", "float32"),
+        (["precision=bfloat16"], "cpu", "cpu", "bfloat16"),
+    ],
+)
+def test_auto_takes_what_suits_the_device_and_words_overrule_it(
+    words: list[str], found: str, device: str, precision: str, config_in: Configure
+) -> None:
+    config = config_in(*words)
+    resolve_device(config, found)
+    assert (config.device, config.precision) == (device, precision)
+
+
+def test_a_setting_that_came_later_leaves_the_identity_of_earlier_runs_alone(config_in: Configure) -> None:
+    before, with_it = (flatten(config_in(*words), identity_only=True) for words in ([], ["learner.compile=true"]))
+    assert "learner.compile" not in before
+    assert with_it == {**before, "learner.compile": True}
+
+
+def test_what_ray_job_stop_waits_decides_how_long_the_learner_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "from recor_dist.core.config import Config; print(Config().deadline.stop)"
+    shown = {}
+    for wait in ("", "60"):
+        monkeypatch.setenv("RAY_JOB_STOP_WAIT_TIME_S", wait) if wait else None
+        shown[wait] = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip()
+    assert shown == {"": "2.0", "60": "40.0"}
+
+
+def test_bfloat16_is_another_result_and_the_same_every_time(config_in: Configure, tmp_path: Path) -> None:
+    runs = {
+        name: train(config_in(*TINY, f"precision={name.rstrip('+')}", f"out={tmp_path}/{name}"))["weights_sha256"]
+        for name in ("bfloat16", "bfloat16+", "float32")
+    }
+    assert runs["bfloat16"] == runs["bfloat16+"] != runs["float32"]
+
+
+@pytest.mark.slow  # the compiler takes its time
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of itself
+@pytest.mark.parametrize("method", ["recor", "clm", "mdm"])
+def test_a_compiled_learner_gives_the_same_bits_every_time_and_nearly_those_of_the_plain_one(
+    method: str, config_in: Configure, tmp_path: Path
+) -> None:
+    words = [*TINY, f"method={method}", "task.test_rows=200", "eval.size=200"]
+    plain = train(config_in(*words, f"out={tmp_path}/plain"))
+    compiled = [train(config_in(*words, "learner.compile=true", f"out={tmp_path}/{n}")) for n in range(2)]
+    assert compiled[0]["weights_sha256"] == compiled[1]["weights_sha256"]
+    assert compiled[0]["test"]["token_accuracy"] == pytest.approx(plain["test"]["token_accuracy"], abs=0.02)

@@ -1,0 +1,74 @@
+"""Cached inference against a slow one that computes every state anew."""
+
+import numpy as np
+import pytest
+
+from recor_dist.core.rng import rng
+from recor_dist.model.decoding import generate, generate_in_random_order, generate_left_to_right
+from tests.conftest import random_rows, small_model
+from tests.slow_model import SlowModel, State, log_softmax
+
+
+@pytest.mark.parametrize("C", [0, 2])
+def test_greedy_answers_are_those_of_an_uncached_model(C: int) -> None:
+    model = small_model(C)
+    slow, prompts = SlowModel(model), random_rows(8).prompts
+    generation = generate(model, prompts)
+    for b, prompt in enumerate(prompts):
+        state = State(tuple(prompt.tolist()))
+        for t in range(4):
+            left = [slot for slot in range(4) if slot not in state.filled]
+            z = slow.order_logits(state)[left]
+            slot = left[int(z.argmax())]
+            tokens = slow.token_logits(state, slot)
+            assert len(left) == 1 or np.diff(np.sort(z)[-2:]) > 1e-9, "the test wants a clear winner"
+            assert np.diff(np.sort(tokens)[-2:]) > 1e-9
+            token = int(tokens.argmax())
+            assert generation.orders[b, t] == slot
+            assert generation.responses[b, slot] == token
+            assert generation.steps[b, slot] == t + 1
+            assert generation.confidences[b, slot] == pytest.approx(np.exp(log_softmax(tokens)[token]), rel=1e-4)
+            state = state.write(slot, token)
+
+
+def test_answers_do_not_depend_on_the_other_rows_of_a_ticket() -> None:
+    model, prompts = small_model(), random_rows(5).prompts
+    together = generate(model, prompts)
+    alone = generate(model, prompts[2:3])
+    assert np.array_equal(together.responses[2], alone.responses[0])
+    assert np.array_equal(together.orders[2], alone.orders[0])
+
+
+def test_an_empty_prompt_and_a_single_slot_are_no_special_case() -> None:
+    model = small_model(N=0, M=1)
+    generation = generate(model, np.zeros((3, 0), dtype=np.uint8))
+    assert generation.orders.tolist() == [[0]] * 3
+    assert len(set(generation.responses.ravel())) == 1
+
+
+def test_left_to_right_answers_are_those_of_an_uncached_model() -> None:
+    model = small_model()
+    slow, prompts = SlowModel(model), random_rows(8).prompts
+    generation = generate_left_to_right(model, prompts)
+    for b, prompt in enumerate(prompts):
+        state = State(tuple(prompt.tolist()))
+        for t in range(4):
+            logits = slow.next_logits(state)
+            assert np.diff(np.sort(logits)[-2:]) > 1e-9
+            assert generation.responses[b, t] == logits.argmax()
+            state = state.write(t, int(logits.argmax()))
+    assert (generation.orders == np.arange(4)).all()
+
+
+def test_answers_in_random_order_are_those_of_an_uncached_model() -> None:
+    model = small_model()
+    slow, prompts = SlowModel(model), random_rows(8).prompts
+    generation = generate_in_random_order(model, prompts, rng(0, "evaluate/test/ao_arm", 0))
+    for b, prompt in enumerate(prompts):
+        state = State(tuple(prompt.tolist()))
+        for slot in generation.orders[b].tolist():
+            logits = slow.token_logits(state, slot)
+            assert generation.responses[b, slot] == logits.argmax()
+            state = state.write(slot, int(logits.argmax()))
+    assert (np.sort(generation.orders, axis=1) == np.arange(4)).all()
+    assert len({tuple(order) for order in generation.orders.tolist()}) > 1

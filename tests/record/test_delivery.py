@@ -1,0 +1,425 @@
+"""The record in MLflow, in a real store on disk: what is told of a run, and how it is told once."""
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs
+
+from learner.learner import Learner
+from recor_dist import track
+from recor_dist.core.config import Config, Mistake, flatten
+from recor_dist.core.files import exclusive, open_folder, read_bytes
+from recor_dist.engine.loop import train
+from recor_dist.record.journal import FILE, Journal, read_records
+from recor_dist.track import Delivery, Lines
+from tests.mlflow_store import assert_complete, client_of, points_in_store, run_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its tables take some seconds to make, so the tests share them."""
+    folder = tmp_path_factory.mktemp("store")
+    with contextlib.chdir(folder):  # where MLflow puts artifacts
+        client_of(f"sqlite:///{folder}/mlflow.db").search_experiments()
+    return f"sqlite:///{folder}/mlflow.db"
+
+
+@pytest.fixture
+def store(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
+    monkeypatch.chdir(tmp_path)
+    return database
+
+
+@pytest.fixture
+def folder(tmp_path: Path, config_in: Callable[..., Config]) -> Callable[..., Path]:
+    """Makes the folder of a run as training leaves it."""
+
+    def make(*records: dict[str, Any], status: str = "finished", **more: Any) -> Path:
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        about = {"settings": flatten(config_in()), "reproducible": True, "status": status, "data": "d" * 64}
+        (out / "run.json").write_text(json.dumps({**about, "code": [{"git_commit": "c" * 40}], **more}))
+        lines = [json.dumps({"step": n + 1, "time": 1000.0 + n, **record}) for n, record in enumerate(records)]
+        (out / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        return out
+
+    return make
+
+
+def deliver(out: Path, **options: Any) -> Delivery:
+    delivery = Delivery(str(out), **options)
+    delivery.bring()
+    delivery.finish()
+    return delivery
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_told_with_its_settings_and_what_it_was_made_of(store: str, folder: Callable[..., Path]) -> None:
+    out = folder({"loss/lm": 2.0}, {"loss/lm": 1.0, "eval/val/exact_match": 0.5}, engine="ray")
+    (out / "result.json").write_text(json.dumps({"weights_sha256": "a" * 64}))
+    deliver(out, experiment="told")
+    assert_complete(store, out)
+    run = run_of(store, out)
+    settings = json.loads((out / "run.json").read_text())["settings"]
+    assert run.data.params == {key: "null" if value is None else str(value) for key, value in settings.items()}
+    told = {"task": "arg", "method": "recor", "scale": "smoke", "engine": "ray", "lag": "0", "data": "d" * 64}
+    told |= {"git_commit": "c" * 40, "mlflow.source.git.commit": "c" * 40, "weights_sha256": "a" * 64}
+    assert told.items() <= run.data.tags.items()
+    assert (run.info.run_name, run.info.start_time, run.info.end_time) == ("out", 1_000_000, 1_001_000)
+    assert client_of(store).get_experiment(run.info.experiment_id).name == "told"
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"), [("finished", "FINISHED"), ("failed", "FAILED"), ("stopped", "KILLED"), ("running", "KILLED")]
+)
+def test_the_status_is_that_of_the_run(status: str, shown: str, store: str, folder: Callable[..., Path]) -> None:
+    """One that is `running`, and nobody is at it, was killed."""
+    error = {"error": "ZeroDivisionError: division by zero"} if status == "failed" else {}
+    out = folder({"loss/lm": 2.0}, status=status, **error)
+    deliver(out)
+    run = run_of(store, out)
+    assert run.info.status == shown
+    assert run.data.tags.get("error") == error.get("error")
+
+    folder({"loss/lm": 2.0}, {"loss/lm": 1.0}, status="running")  # it goes on
+    delivery = Delivery(str(out))
+    delivery.bring()
+    assert run_of(store, out).info.status == "RUNNING"
+    folder({"loss/lm": 2.0}, {"loss/lm": 1.0}, status="finished")
+    delivery.finish()
+    again = run_of(store, out)
+    assert (again.info.run_id, again.info.status) == (run.info.run_id, "FINISHED")
+    assert "error" not in again.data.tags
+    assert_complete(store, out)
+
+
+def test_a_run_that_fails_says_why(
+    store: str, tmp_path: Path, config_in: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no more memory\nat all")
+
+    monkeypatch.setattr(Learner, "update", fail)
+    with pytest.raises(RuntimeError):
+        train(config_in())
+    deliver(tmp_path / "out")
+    run = run_of(store, tmp_path / "out")
+    assert (run.info.status, run.data.tags["error"]) == ("FAILED", "RuntimeError: no more memory\nat all")
+
+
+def test_many_long_and_strange_settings_and_figures_do_not_matter(store: str, folder: Callable[..., Path]) -> None:
+    strange = {f"key.{n}": n for n in range(250)} | {"a=b(c)/../é": "x" * 9000, "empty": "", "list": [1, None]}
+    figures = {f"loss/{n}": float(n) for n in range(1200)}
+    figures |= {
+        "nan": math.nan,
+        "inf": math.inf,
+        "-inf": -math.inf,
+        "loss=/../$x": 1.0,
+        "text": "no number",
+        "whole": 3,
+    }
+    out = folder(figures, figures)
+    about = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps({**about, "settings": {**about["settings"], **strange}}))
+    deliver(out)
+    run = run_of(store, out)
+    assert run.data.params["key.249"] == "249"
+    assert run.data.params["list"] == "[1, None]"
+    assert run.data.params["a_b_c_/_"].startswith("xxx")
+    assert len(run.data.params["a_b_c_/_"]) == 6000
+    last = run.data.metrics
+    assert len(last) == 1205
+    assert [last[f"loss/{n}"] for n in range(1200)] == list(range(1200))
+    assert math.isnan(last["nan"])
+    assert (last["inf"] > 1e308, last["-inf"] < -1e308, last["whole"], last["loss_/_x"]) == (True, True, 3.0, 1.0)
+    for key in ("loss/1199", "nan"):
+        assert [point.step for point in client_of(store).get_metric_history(run.info.run_id, key)] == [1, 2]
+
+
+@given(st.text(max_size=400))
+def test_every_name_becomes_one_that_mlflow_takes(name: str) -> None:
+    from mlflow.utils.validation import _validate_length_limit, _validate_metric_name, _validate_param_name
+
+    legal = track._name(name)
+    _validate_metric_name(legal)
+    _validate_param_name(legal)
+    _validate_length_limit("name", 250, legal)
+
+
+@pytest.mark.parametrize(
+    "name", ["loss/lm", "eval/test/adamdm_prob_T2/exact_match", "method:recor lag:1/eval/val/rows/mean"]
+)
+def test_our_own_names_stay_as_they_are(name: str) -> None:
+    assert track._name(name) == name
+
+
+def test_a_point_that_is_refused_does_not_hold_up_the_others(
+    store: str, folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(track, "_name", lambda key: key)
+    out = folder({"loss/lm": 2.0, "a//b": 1.0, "reward/mean": 0.5}, {"loss/lm": 1.0})
+    deliver(out)
+    assert {key: len(values) for key, values in points_in_store(store, out).items()} == {"loss/lm": 2, "reward/mean": 1}
+    assert "refused there, and left out: a//b of step 1" in capfd.readouterr().out
+
+
+# --- once, and all of it ---------------------------------------------------------------------------------------------
+
+
+def test_a_sender_goes_on_where_the_last_one_ended(store: str, folder: Callable[..., Path]) -> None:
+    records = [{"loss/lm": float(n)} for n in range(30)]
+    for count in (10, 10, 25, 30):
+        out = folder(*records[:count], status="running")
+        deliver(out)
+        assert_complete(store, out)
+    state = json.loads((out / "track.json").read_text())
+    assert state["stores"][store]["sent"] == 30
+
+
+def test_a_batch_whose_answer_was_lost_is_not_sent_again(
+    store: str, folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has taken it, and the sender does not know; the times are others, so the store would take both."""
+    from mlflow import MlflowClient
+
+    out = folder({"loss/lm": 2.0}, {"loss/lm": 1.0})
+    log_batch = MlflowClient.log_batch
+
+    def lose_the_answer(client: Any, run_id: str, metrics: tuple = (), **more: Any) -> None:
+        log_batch(client, run_id, metrics=metrics, **more)
+        if metrics:
+            raise ConnectionError("no answer")
+
+    delivery = Delivery(str(out))
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", lose_the_answer)
+        with pytest.raises(ConnectionError):
+            delivery.bring()
+    before = points_in_store(store, out)
+    assert before["loss/lm"] == [(1, 2.0, 1_000_000), (2, 1.0, 1_001_000)]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    (out / "metrics.jsonl").write_text("".join(json.dumps({**x, "time": x["time"] + 9}) + "\n" for x in lines))
+    delivery.bring()
+    assert points_in_store(store, out) == before
+
+
+def test_a_journal_that_was_written_anew_in_another_order_loses_no_point(
+    store: str, folder: Callable[..., Path]
+) -> None:
+    """The machine that wrote the first one is lost; an evaluation came at another time in the second."""
+
+    def line(step: int, name: str, life: int) -> str:
+        return json.dumps({"step": step, name: float(step), "time": 1000.0 * life + step}) + "\n"
+
+    out = folder(status="running")
+    steps = [line(n, "loss/lm", 1) for n in (1, 2, 3)]
+    (out / "metrics.jsonl").write_text("".join([*steps[:2], line(2, "eval/val/exact_match", 1), steps[2]]))
+    deliver(out)
+    steps = [line(n, "loss/lm", 2) for n in (1, 2, 3, 4, 5)]
+    (out / "metrics.jsonl").write_text("".join([*steps[:4], line(2, "eval/val/exact_match", 2), steps[4]]))
+    deliver(out)
+    points = points_in_store(store, out)
+    assert [step for step, _, _ in points["loss/lm"]] == [1, 2, 3, 4, 5]
+    assert [step for step, _, _ in points["eval/val/exact_match"]] == [2]
+
+
+def test_a_run_that_somebody_deleted_is_told_anew(store: str, folder: Callable[..., Path]) -> None:
+    out = folder({"loss/lm": 2.0}, {"loss/lm": 1.0})
+    first = deliver(out).run_id
+    client_of(store).delete_run(first)
+    assert deliver(out).run_id != first
+    assert_complete(store, out)
+
+
+def test_another_store_gets_the_whole_record(
+    store: str, folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder({"loss/lm": 2.0}, {"loss/lm": 1.0})
+    deliver(out)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///other.db")
+    deliver(out)
+    for uri in (store, f"sqlite:///{tmp_path}/other.db"):
+        assert_complete(uri, out)
+    assert set(json.loads((out / "track.json").read_text())["stores"]) == {store, f"sqlite:///{tmp_path}/other.db"}
+
+
+def test_a_password_is_not_written_down() -> None:
+    assert track.without_password("https://me:secret@host:5000/x?y=1") == "https://host:5000/x?y=1"
+    assert track.without_password("sqlite:////folder/mlflow.db") == "sqlite:////folder/mlflow.db"
+
+
+def test_artifacts_go_on_after_the_one_that_failed_and_the_model_is_registered_once(
+    store: str, folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+    from mlflow import MlflowClient
+
+    out = folder({"loss/lm": 2.0})
+    for name in ("result.json", "replay.html", "pictures/order.png", "pictures/curves.png"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text(json.dumps({"weights_sha256": name}))
+    (tmp_path / "echo.py").write_text(
+        "import mlflow\n"
+        "class Echo(mlflow.pyfunc.PythonModel):\n"
+        "    def predict(self, context, model_input):\n"
+        "        return model_input\n"
+        "mlflow.models.set_model(Echo())\n"
+    )
+    mlflow.pyfunc.save_model(str(out / "model"), python_model=str(tmp_path / "echo.py"), pip_requirements=["mlflow"])
+    sent: list[str] = []
+    log_artifact = MlflowClient.log_artifact
+
+    def unless_third(client: Any, run_id: str, path: str, artifact_path: str | None = None) -> None:
+        if len(sent) == 2:
+            sent.append("failed")
+            raise ConnectionError("no answer")
+        log_artifact(client, run_id, path, artifact_path)
+        sent.append(f"{artifact_path or '.'}/{Path(path).name}")
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", unless_third)
+    with pytest.raises(ConnectionError):
+        deliver(out, register="orders")
+    assert sent == ["./result.json", "./replay.html", "failed"]
+    deliver(out, register="orders")
+    deliver(out, register="orders")
+    assert len(set(sent)) == len(sent), "each once"
+    assert {"pictures/curves.png", "pictures/order.png", "model/MLmodel"} <= set(sent)
+    run = run_of(store, out).info.run_id
+    (version,) = client_of(store).search_model_versions("name = 'orders'")
+    assert version.run_id == run
+    mlflow.set_tracking_uri(store)
+    for uri in (f"runs:/{run}/model", "models:/orders/1"):
+        assert mlflow.pyfunc.load_model(uri).predict({"a": [1]}) == {"a": [1]}
+
+
+# --- the journal -----------------------------------------------------------------------------------------------------
+
+
+def test_a_half_written_line_waits_until_it_is_whole(tmp_path: Path) -> None:
+    lines = Lines(open_folder(str(tmp_path)), None)
+    journal = tmp_path / FILE
+    journal.write_bytes(b'{"step": 1}\n{"ste')
+    assert lines.read() == [{"step": 1}]
+    assert lines.read() == []
+    with journal.open("ab") as file:
+        file.write(b'p": 2}\n\0\0\n{"step": 3}\n')
+    assert lines.read() == [{"step": 2}, {"step": 3}], "and garbage is passed over"
+
+
+def test_the_journal_of_an_object_store_is_uploaded_before_each_checkpoint_and_at_the_end() -> None:
+    store = fs._MockFileSystem()
+    store.create_dir("bucket")
+    out = fs.SubTreeFileSystem("bucket", store)
+
+    def uploaded() -> list[int]:
+        return [record["step"] for record in read_records(read_bytes(out, FILE).splitlines(keepends=True))]
+
+    with Journal(out) as journal:
+        lines = Lines(out, journal.path)
+        journal.step(1, {"loss/lm": 2.0})
+        journal.keep()
+        journal.step(2, {"loss/lm": 1.0})
+        assert uploaded() == [1]
+        assert [record["step"] for record in lines.read()] == [1, 2], "the sender reads the local one"
+        journal.step(3, {"loss/lm": 0.5})
+    assert uploaded() == [1, 2, 3]
+    assert not Path(journal.path).exists()
+    assert [record["step"] for record in lines.read()] == [3], "and goes on with the other"
+    with Journal(out) as journal:
+        journal.step(3, {"loss/lm": 0.5})
+        journal.step(4, {"loss/lm": 0.1})
+    assert uploaded() == [1, 2, 3, 4]
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def test_importing_the_command_does_not_wait_for_mlflow() -> None:
+    program = "import sys, recor_dist.run; print('mlflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=600)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "write `python -m recor_dist.track sync out=DIR"),
+        (["sync"], "write `python -m recor_dist.track sync out=DIR"),
+        (["sync", "out=nowhere"], "nowhere: holds neither a run nor a sweep; give the folder that it was saved in"),
+        (["sync", "out=x", "wait=3"], "wait: no such setting"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy(words: list[str], told: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recor_dist.track", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert told in done.stderr
+
+
+def test_sync_leaves_a_run_that_is_training_as_running(store: str, folder: Callable[..., Path]) -> None:
+    out = folder({"loss/lm": 2.0}, status="running")
+    with exclusive(open_folder(str(out)), "training"):
+        assert track.sync({"out": str(out)}) == 0
+        assert run_of(store, out).info.status == "RUNNING"
+        with (
+            track.alone(open_folder(str(out))),
+            pytest.raises(Mistake, match="another process is sending its record"),
+        ):
+            track.sync({"out": str(out)})
+    assert track.sync({"out": str(out)}) == 0
+    assert run_of(store, out).info.status == "KILLED"
+
+
+def test_sync_says_that_a_server_is_not_there(folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
+    with pytest.raises(
+        Mistake, match=r"^http://127\.0\.0\.1:9: fails \(.*refused.*the same command goes on"
+    ) as mistake:
+        track.sync({"out": str(folder({"loss/lm": 2.0}))})
+    assert "secret" not in str(mistake.value)
+
+
+@pytest.mark.slow  # MLflow makes the tables of a new store
+def test_a_run_is_recorded_in_the_store_that_mlflow_ui_shows_in_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    command = [sys.executable, "-m", "recor_dist.run", "scale=smoke", "engine=local", "out=out", "track.wait=120"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    points = assert_complete(uri, tmp_path / "out")
+    assert {key.split("/")[0] for key in points} == {"loss", "reward", "eval", "order", "learner", "system"}
+    run = run_of(uri, tmp_path / "out")
+    assert run.info.status == "FINISHED"
+    assert run.info.artifact_uri.startswith(f"{tmp_path}/mlruns/")
+    assert "git_commit" in run.data.tags or "source_sha256" in run.data.tags
+    listed = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id)}
+    assert listed == {"model", "pictures", "replay.html", "result.json"}
+    drawn = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id, "pictures")}
+    assert drawn == {f"pictures/{name}.png" for name in ("calibration", "curves", "order_map")}
+    answers = [
+        subprocess.run(
+            [sys.executable, "-m", "recor_dist.solve", f"model={model}", "prompt=0120", "format=json"],
+            cwd=tmp_path, env={**os.environ, "MLFLOW_TRACKING_URI": uri}, capture_output=True, text=True, timeout=600,
+        )
+        for model in (f"runs:/{run.info.run_id}/model", "out")
+    ]  # fmt: skip
+    assert [answer.returncode for answer in answers] == [0, 0], answers[0].stderr
+    assert answers[0].stdout == answers[1].stdout != ""
