@@ -13,9 +13,10 @@ import numpy as np
 
 from data import sudoku, zebra
 from data.shards import NotedRows
+from data.sudoku import SudokuConfig
 from data.sudoku_rules import dig, geometry, random_grids
+from data.zebra import ZebraConfig
 from data.zebra_rules import MOST_CLUES, make_puzzles
-from recor_dist.core.config import SudokuConfig, ZebraConfig
 from recor_dist.core.rng import rng
 
 PAPER = {"sudoku": {"train": 1_800_000, "test": 100_000}, "zebra": {"train": 1_500_000, "test": 100_000}}

@@ -1,10 +1,28 @@
 """Autoregression: y_L = x_L, y_i = prod_{j>i} [(y_j + x_i) mod (p-1) + 1] mod p. Easy from right to left only."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from data.vocab import Vocabulary
-from recor_dist.core.config import ArgConfig
+from recor_dist.core.config import GeneratedTaskConfig, Mistake, setting
 from recor_dist.core.messages import Rows
+
+
+@dataclass
+class ArgConfig(GeneratedTaskConfig):
+    """Autoregression: each response token depends on all that stand behind it."""
+
+    name: str = setting("arg", "the task", choices=("arg",))
+    length: int = setting(20, "L: tokens in the prompt, and in the response", at_least=1, at_most=1024)
+    modulus: int = setting(7, "p: a prime; tokens are 0..p-1", at_least=3, at_most=251)
+
+    def check(self) -> None:
+        if any(self.modulus % d == 0 for d in range(2, self.modulus)):
+            raise Mistake(f"task.modulus={self.modulus}: must be a prime")
+
+    def slots(self) -> int:
+        return self.length
 
 
 def vocabulary(task: ArgConfig) -> Vocabulary:

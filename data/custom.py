@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,25 @@ from pyarrow import fs
 
 from data.splits import SPLITS, split_of
 from data.vocab import PAD, Vocabulary
-from recor_dist.core.config import CustomConfig, Mistake
+from recor_dist.core.config import Mistake, TaskConfig, setting
 from recor_dist.core.files import open_folder, split_name
 from recor_dist.core.messages import Rows
+
+
+@dataclass
+class CustomConfig(TaskConfig):
+    """Anyone's Parquet or JSONL with `prompt` and `response`: `task=custom data.source=PATH`."""
+
+    reads_source: ClassVar[str] = "always"
+
+    name: str = setting("custom", "the task", choices=("custom",))
+    prompt_length: int | None = setting(None, "N; null takes the longest prompt of the source", at_least=0)
+    response_length: int | None = setting(None, "M; null takes the longest response of the source", at_least=1)
+    max_length: int = setting(2048, "a prompt or response beyond this is refused", at_least=1, placement=True)
+
+    def slots(self) -> int | None:
+        return self.response_length
+
 
 ENDINGS = (".parquet", ".jsonl")
 log = logging.getLogger(__name__)

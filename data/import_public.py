@@ -25,12 +25,14 @@ from data import sudoku, zebra
 from data.plain_pickle import RefusedPickle, load, plain
 from data.shards import Dataset, Manifest, NotedRows, shard_sizes, write_shard
 from data.splits import SPLITS, Classes
+from data.sudoku import SudokuConfig
 from data.sudoku_rules import BOX, geometry, solve
 from data.tasks import FORMAT
 from data.vocab import Vocabulary
+from data.zebra import ZebraConfig
 from data.zebra_rules import LARGEST, MOST_CLUES, PADDING, holds
 from recor_dist.core.command import compose
-from recor_dist.core.config import Config, Mistake, SudokuConfig, ZebraConfig, digest
+from recor_dist.core.config import Config, Mistake, digest
 from recor_dist.core.files import exclusive, join, open_folder, write_atomically, write_json
 from recor_dist.core.progress import progress_bar, set_up_logging
 

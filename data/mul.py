@@ -1,10 +1,25 @@
 """Multiplication: `x*y=` with x of 20 digits and 2 <= y < 100; the response is the product, zero-filled on the left."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from data.vocab import Vocabulary
-from recor_dist.core.config import MulConfig
+from recor_dist.core.config import GeneratedTaskConfig, setting
 from recor_dist.core.messages import Rows
+
+
+@dataclass
+class MulConfig(GeneratedTaskConfig):
+    """Multiplication `x*y=` of a long number and a short one."""
+
+    name: str = setting("mul", "the task", choices=("mul",))
+    digits: int = setting(20, "digits of x", at_least=1, at_most=1024)
+    factor_digits: int = setting(2, "digits of y, leading zeros included", at_least=1, at_most=1024)
+
+    def slots(self) -> int:
+        return self.digits + self.factor_digits
+
 
 TIMES, EQUALS = 10, 11
 

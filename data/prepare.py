@@ -18,9 +18,11 @@ from pyarrow import fs
 from data import sudoku, zebra
 from data.shards import BadShard, Dataset, Manifest, ShardEntry, read_notes, read_shard, shard_name, write_shard
 from data.splits import SPLITS
+from data.sudoku import SudokuConfig
 from data.tasks import Task, task_of
+from data.zebra import ZebraConfig
 from recor_dist.core.command import command
-from recor_dist.core.config import Config, Mistake, SudokuConfig, ZebraConfig, digest
+from recor_dist.core.config import Config, Mistake, digest
 from recor_dist.core.files import exclusive, exists, join, open_folder, write_json
 from recor_dist.core.messages import Rows
 from recor_dist.core.progress import progress_bar, set_up_logging

@@ -1,6 +1,8 @@
 """Sudoku: minimal puzzles with one solution, in the order in which people would fill them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -8,7 +10,34 @@ from data.shards import NotedRows
 from data.splits import SPLITS, split_of
 from data.sudoku_rules import BOX, RECTANGLE, dig, explain, geometry, random_grids
 from data.vocab import Vocabulary
-from recor_dist.core.config import Mistake, SudokuConfig
+from recor_dist.core.config import GeneratedTaskConfig, Mistake, setting
+
+
+@dataclass
+class SudokuConfig(GeneratedTaskConfig):
+    """Minimal Sudoku puzzles with one solution, their blanks 0."""
+
+    reads_source: ClassVar[str] = "optionally"
+
+    name: str = setting("sudoku", "the task", choices=("sudoku",))
+    size: int = setting(9, "cells of a side: 4, 6 or 9", at_least=4, at_most=9)
+    hard: str = setting(
+        "none",
+        "which rows are puzzles beyond the seven techniques people use; the others are within them",
+        choices=("none", "test", "all"),
+    )
+
+    def check(self) -> None:
+        if self.size not in (4, 6, 9):
+            raise Mistake(f"task.size={self.size}: allowed: 4, 6, 9")
+        if self.size == 4 and self.hard != "none":
+            raise Mistake(
+                f"task.hard={self.hard}: no 4x4 puzzle needs more than the seven techniques; use task.size=6 or 9"
+            )
+
+    def slots(self) -> int:
+        return self.size**2
+
 
 CHUNK = 512  # grids drawn at a time; part of what a shard is a function of
 PATIENCE = 50  # chunks without a puzzle of the wanted kind before giving up

@@ -8,17 +8,11 @@ from types import ModuleType
 import numpy as np
 
 from data import arg, custom, mul, sudoku, zebra
+from data.custom import CustomConfig
 from data.shards import Manifest, shard_sizes
 from data.splits import SPLITS, split_of
 from data.vocab import Vocabulary
-from recor_dist.core.config import (
-    Config,
-    CustomConfig,
-    GeneratedTaskConfig,
-    Mistake,
-    check_order,
-    check_response_length,
-)
+from recor_dist.core.config import SCHEMAS, Config, GeneratedTaskConfig, Mistake, check_order, check_response_length
 from recor_dist.core.files import open_folder, read_json
 from recor_dist.core.messages import Rows
 from recor_dist.core.rng import rng
@@ -126,3 +120,12 @@ def _generated_shard(module: ModuleType, task: GeneratedTaskConfig, sizes: dict,
             )
         parts.append(drawn.select(keep))
     return Rows.concatenate(parts)
+
+
+SCHEMAS["task"] |= {
+    "arg": arg.ArgConfig,
+    "mul": mul.MulConfig,
+    "sudoku": sudoku.SudokuConfig,
+    "zebra": zebra.ZebraConfig,
+    "custom": CustomConfig,
+}

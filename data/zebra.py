@@ -1,6 +1,8 @@
 """Zebra puzzles: clues about houses in a row; the response is the table of houses, filled in the order of deduction."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -8,7 +10,30 @@ from data.shards import NotedRows
 from data.splits import SPLITS, split_of
 from data.vocab import PAD, Vocabulary
 from data.zebra_rules import ANSWER, ENTITIES, EQUAL, KINDS, MOST_CLUES, NEXT_TO, NOT_EQUAL, PADDING, make_puzzles
-from recor_dist.core.config import Mistake, ZebraConfig
+from recor_dist.core.config import GeneratedTaskConfig, Mistake, setting
+
+
+@dataclass
+class ZebraConfig(GeneratedTaskConfig):
+    """Who lives where: clues about the attributes of houses in a row; the response is the table of houses."""
+
+    reads_source: ClassVar[str] = "optionally"
+
+    name: str = setting("zebra", "the task", choices=("zebra",))
+    houses: str = setting("3-6", "houses: a number, or a range like 3-6")
+    attributes: str = setting("3-6", "attributes: a number, or a range like 3-6")
+    prompt_length: int = setting(455, "N: tokens of the clues; longer puzzles are left out", at_least=1, at_most=4096)
+
+    def range_of(self, key: str) -> tuple[int, int]:
+        """The fewest and the most `houses` or `attributes`."""
+        words = getattr(self, key).split("-")
+        if len(words) > 2 or not all(word in ("3", "4", "5", "6") for word in words) or words[0] > words[-1]:
+            raise Mistake(f"task.{key}={getattr(self, key)}: must be a number from 3 to 6, or a range like 3-6")
+        return int(words[0]), int(words[-1])
+
+    def slots(self) -> int:
+        return (self.range_of("attributes")[1] + 1) * self.range_of("houses")[1]
+
 
 CHUNK = 512  # puzzles drawn at a time; part of what a shard is a function of
 PATIENCE = 50  # chunks without a puzzle that fits before giving up

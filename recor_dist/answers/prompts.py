@@ -11,8 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from data import zebra
+from data.mul import MulConfig
+from data.sudoku import SudokuConfig
 from data.vocab import PAD, Vocabulary
-from recor_dist.core.config import Mistake, MulConfig, SudokuConfig, TaskConfig, ZebraConfig
+from data.zebra import ZebraConfig
+from recor_dist.core.config import Mistake, TaskConfig
 
 Text = str | Sequence[str | int]  # as people write it, or token by token
 MOST_SHOWN = 24  # tokens of a vocabulary that an error line lists

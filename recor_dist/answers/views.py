@@ -9,9 +9,11 @@ A layout is plain JSON, for the replay page and the terminal alike:
 from typing import Any
 
 from data import zebra
+from data.sudoku import SudokuConfig
 from data.sudoku_rules import BOX
 from data.vocab import PAD
-from recor_dist.core.config import SudokuConfig, TaskConfig, ZebraConfig
+from data.zebra import ZebraConfig
+from recor_dist.core.config import TaskConfig
 
 
 def layout(task: TaskConfig, prompt: list[str], M: int, response: list[str] | None = None) -> dict[str, Any]:

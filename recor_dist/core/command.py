@@ -100,7 +100,10 @@ def _settings(schema: type, prefix: str) -> Iterator[str]:
             yield f"    {key:<29}{default}{f.metadata['about']}{choices}"
 
 
+@cache
 def _register() -> None:
+    """Tells Hydra the schemas, at first use: by then the table of tasks has been imported."""
+    assert SCHEMAS["task"], "import data.tasks first: it lists the tasks"
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
     for group, named in SCHEMAS.items():
@@ -110,7 +113,6 @@ def _register() -> None:
     store.store(group="hydra/help", name="recor_dist", node=help_node, provider="recor_dist")
 
 
-_register()
 OmegaConf.register_new_resolver("recor_or_baseline", lambda method: method if method == "recor" else "baseline")
 
 
@@ -137,6 +139,7 @@ OmegaConf.register_new_resolver("fitting", _fitting, replace=True)
 
 def compose(words: list[str]) -> Config:
     """The validated configuration that these `key=value` words name, for use without a command line."""
+    _register()
     _check_words(words)
     _bind(words)
     try:
@@ -207,6 +210,7 @@ def command(main: Callable[[Config], None], end_sweep: Callable[[str], None] = l
 
     status = "stopped"
     try:
+        _register()
         _check_words(words)
         _bind(words)
         run()

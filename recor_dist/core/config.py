@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import MISSING, OmegaConf
 
@@ -50,12 +50,21 @@ def setting(
 
 @dataclass
 class TaskConfig:
-    """What every task has."""
+    """What every task has. A task's own settings are in its own file, see data/tasks.py."""
+
+    reads_source: ClassVar[str] = "never"  # whether `data.source` is its data: never, optionally, or always
 
     name: str = setting(MISSING, "the task")
 
+    def check(self) -> None:
+        """Raises Mistake if these settings cannot go together."""
+
     def slots(self) -> int | None:
         """M, where the settings alone tell it."""
+        return None
+
+    def rows(self) -> int | None:
+        """The number of training rows, where the settings alone tell it."""
         return None
 
 
@@ -68,78 +77,8 @@ class GeneratedTaskConfig(TaskConfig):
     val_rows: int = setting(448, "rows held out for validation during training", at_least=1)
     test_rows: int = setting(1_000, "rows for the test at the end", at_least=1)
 
-
-@dataclass
-class ArgConfig(GeneratedTaskConfig):
-    """Autoregression: each response token depends on all that stand behind it."""
-
-    name: str = setting("arg", "the task", choices=("arg",))
-    length: int = setting(20, "L: tokens in the prompt, and in the response", at_least=1, at_most=1024)
-    modulus: int = setting(7, "p: a prime; tokens are 0..p-1", at_least=3, at_most=251)
-
-    def slots(self) -> int:
-        return self.length
-
-
-@dataclass
-class MulConfig(GeneratedTaskConfig):
-    """Multiplication `x*y=` of a long number and a short one."""
-
-    name: str = setting("mul", "the task", choices=("mul",))
-    digits: int = setting(20, "digits of x", at_least=1, at_most=1024)
-    factor_digits: int = setting(2, "digits of y, leading zeros included", at_least=1, at_most=1024)
-
-    def slots(self) -> int:
-        return self.digits + self.factor_digits
-
-
-@dataclass
-class SudokuConfig(GeneratedTaskConfig):
-    """Minimal Sudoku puzzles with one solution, their blanks 0."""
-
-    name: str = setting("sudoku", "the task", choices=("sudoku",))
-    size: int = setting(9, "cells of a side: 4, 6 or 9", at_least=4, at_most=9)
-    hard: str = setting(
-        "none",
-        "which rows are puzzles beyond the seven techniques people use; the others are within them",
-        choices=("none", "test", "all"),
-    )
-
-    def slots(self) -> int:
-        return self.size**2
-
-
-@dataclass
-class ZebraConfig(GeneratedTaskConfig):
-    """Who lives where: clues about the attributes of houses in a row; the response is the table of houses."""
-
-    name: str = setting("zebra", "the task", choices=("zebra",))
-    houses: str = setting("3-6", "houses: a number, or a range like 3-6")
-    attributes: str = setting("3-6", "attributes: a number, or a range like 3-6")
-    prompt_length: int = setting(455, "N: tokens of the clues; longer puzzles are left out", at_least=1, at_most=4096)
-
-    def range_of(self, key: str) -> tuple[int, int]:
-        """The fewest and the most `houses` or `attributes`."""
-        words = getattr(self, key).split("-")
-        if len(words) > 2 or not all(word in ("3", "4", "5", "6") for word in words) or words[0] > words[-1]:
-            raise Mistake(f"task.{key}={getattr(self, key)}: must be a number from 3 to 6, or a range like 3-6")
-        return int(words[0]), int(words[-1])
-
-    def slots(self) -> int:
-        return (self.range_of("attributes")[1] + 1) * self.range_of("houses")[1]
-
-
-@dataclass
-class CustomConfig(TaskConfig):
-    """Anyone's Parquet or JSONL with `prompt` and `response`: `task=custom data.source=PATH`."""
-
-    name: str = setting("custom", "the task", choices=("custom",))
-    prompt_length: int | None = setting(None, "N; null takes the longest prompt of the source", at_least=0)
-    response_length: int | None = setting(None, "M; null takes the longest response of the source", at_least=1)
-    max_length: int = setting(2048, "a prompt or response beyond this is refused", at_least=1, placement=True)
-
-    def slots(self) -> int | None:
-        return self.response_length
+    def rows(self) -> int:
+        return self.train_rows
 
 
 # --- methods ---------------------------------------------------------------------------------------------------------
@@ -395,9 +334,10 @@ class Config:
     track: TrackConfig = field(default_factory=TrackConfig)
 
 
-# What each choice of the groups `task` and `method` may set.
-SCHEMAS = {
-    "task": {"arg": ArgConfig, "mul": MulConfig, "sudoku": SudokuConfig, "zebra": ZebraConfig, "custom": CustomConfig},
+# The settings of each choice of the groups `task` and `method`. The table of tasks (data/tasks.py) adds its rows here:
+# a task's settings are in its own file, and this layer imports no task.
+SCHEMAS: dict[str, dict[str, type]] = {
+    "task": {},
     "method": {"recor": RecorConfig, "clm": ClmConfig, "ar_gt": ArGtConfig, "mdm": MdmConfig, "ao_arm": AoArmConfig},
 }
 
@@ -452,18 +392,16 @@ def validate(config: Config) -> None:
             f"batch_size={config.batch_size}: must be a multiple of rollout_size={config.rollout_size}; "
             f"nearest: {-(-config.batch_size // config.rollout_size) * config.rollout_size}"
         )
-    if isinstance(config.task, CustomConfig) and not config.data.source:
+    if config.task.reads_source == "always" and not config.data.source:
         raise Mistake(
-            "data.source: task=custom needs data.source=PATH, a Parquet or JSONL file with prompt and response"
+            f"data.source: task={config.task.name} reads a file; write data.source=PATH (Parquet or JSONL, "
+            "with prompt and response)"
         )
-    if not isinstance(config.task, CustomConfig | SudokuConfig | ZebraConfig) and config.data.source:
-        raise Mistake(f"data.source: only custom, sudoku and zebra read a source, and this is task={config.task.name}")
-    if isinstance(config.task, ArgConfig) and any(config.task.modulus % d == 0 for d in range(2, config.task.modulus)):
-        raise Mistake(f"task.modulus={config.task.modulus}: must be a prime")
-    if isinstance(config.task, SudokuConfig):
-        _check_sudoku(config.task)
-    if isinstance(config.task, GeneratedTaskConfig) and not config.data.source:
-        total_steps(config, config.task.train_rows)
+    if config.task.reads_source == "never" and config.data.source:
+        raise Mistake(f"data.source: task={config.task.name} makes its own rows and reads no source; omit data.source")
+    config.task.check()
+    if (rows := config.task.rows()) is not None and not config.data.source:
+        total_steps(config, rows)
     for key in ("out", "data.dir", "data.source"):
         place = flatten(config)[key]
         if place == "" or (place and place.endswith("://")):
@@ -533,15 +471,6 @@ def check_ranges(config: Any, prefix: str = "") -> None:
         # `not met` instead of its opposite, so that NaN is refused as well.
         if not all(met[word](value, limit) for word, limit in asked.items()) or value == float("inf"):
             raise Mistake(f"{key}={value}: must be {ranges or 'finite'}")
-
-
-def _check_sudoku(task: SudokuConfig) -> None:
-    if task.size not in (4, 6, 9):
-        raise Mistake(f"task.size={task.size}: allowed: 4, 6, 9")
-    if task.size == 4 and task.hard != "none":
-        raise Mistake(
-            f"task.hard={task.hard}: no 4x4 puzzle needs more than the seven techniques; use task.size=6 or 9"
-        )
 
 
 def _check_recor(method: RecorConfig) -> None:

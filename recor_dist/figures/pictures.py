@@ -21,9 +21,11 @@ from pyarrow import fs
 
 from actors.rewards import q_values
 from data.prepare import find_data
+from data.sudoku import SudokuConfig
 from data.sudoku_rules import BOX
 from data.tasks import task_of
-from recor_dist.core.config import Config, Mistake, RecorConfig, SudokuConfig, ZebraConfig, unflatten
+from data.zebra import ZebraConfig
+from recor_dist.core.config import Config, Mistake, RecorConfig, unflatten
 from recor_dist.core.files import exists, join, open_folder, read_json, write_atomically
 from recor_dist.core.messages import Rows
 from recor_dist.core.names import TASKS, name_of, place_of, split_steps

@@ -6,9 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data import arg, mul, sudoku, zebra
+from data.arg import ArgConfig
+from data.custom import CustomConfig
+from data.mul import MulConfig
+from data.sudoku import SudokuConfig
 from data.vocab import PAD, Vocabulary
+from data.zebra import ZebraConfig
 from recor_dist.answers.prompts import Text, decode, encode_prompt, encode_response, join, tokens_of
-from recor_dist.core.config import ArgConfig, CustomConfig, Mistake, MulConfig, SudokuConfig, ZebraConfig
+from recor_dist.core.config import Mistake
 
 WORDS = Vocabulary(("left of", "b", "10", PAD))
 CLUES = "= LHS c 0 2 RHS n 0 1 CLUE_END ends LHS c 2 1 CLUE_END"

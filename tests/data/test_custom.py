@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data.custom import read_source
+from data.custom import CustomConfig, read_source
 from data.prepare import open_data
 from data.shards import Dataset
 from data.splits import SPLITS
 from data.tasks import task_of
 from data.vocab import PAD
-from recor_dist.core.config import Config, CustomConfig, Mistake
+from recor_dist.core.config import Config, Mistake
 from recor_dist.engine.loop import train
 
 Configure = Callable[..., Config]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from data import arg, mul
+from data.arg import ArgConfig
+from data.mul import MulConfig
 from data.splits import SPLITS, split_of
 from data.tasks import task_of
 from recor_dist.core.command import compose
-from recor_dist.core.config import ArgConfig, MulConfig
 
 
 def digits(text: str) -> np.ndarray:

@@ -19,9 +19,11 @@ from data.plain_pickle import RefusedPickle, load, plain
 from data.prepare import open_data
 from data.shards import Dataset, NotedRows, read_notes
 from data.splits import SPLITS
+from data.sudoku import SudokuConfig
 from data.tasks import task_of
+from data.zebra import ZebraConfig
 from data.zebra_rules import PADDING
-from recor_dist.core.config import Config, Mistake, SudokuConfig, ZebraConfig
+from recor_dist.core.config import Config, Mistake
 from recor_dist.core.rng import rng
 from recor_dist.engine.loop import train
 

@@ -9,8 +9,9 @@ import pytest
 from data import sudoku
 from data.shards import NotedRows
 from data.splits import SPLITS
+from data.sudoku import SudokuConfig
 from data.sudoku_rules import SEARCH, dig, geometry, random_grids, solve
-from recor_dist.core.config import Config, Mistake, SudokuConfig
+from recor_dist.core.config import Config, Mistake
 from recor_dist.core.rng import rng
 from tests.data.slow_sudoku import Rules, Solver
 

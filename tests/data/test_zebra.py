@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from data import zebra
 from data.shards import NotedRows
 from data.splits import SPLITS
+from data.zebra import ZebraConfig
 from data.zebra_rules import ENTITIES, KINDS, MOST_CLUES, PADDING, _draw_clue, _narrow, _tells, holds, make_puzzles
-from recor_dist.core.config import Mistake, ZebraConfig
+from recor_dist.core.config import Mistake
 from recor_dist.core.rng import rng
 from tests.data.slow_zebra import RELATIONS, Clue, Solver, all_solutions, next_fill, satisfied, supported
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner import learner as shell
+from learner import ray_learner as shell
 from learner.ray_learner import LearnerActor
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Receipt
