@@ -1,4 +1,4 @@
-# `make run` trains the demo, `make test` runs the tests; both first install into .venv what is missing there.
+# `make run` trains the demo, `make test` runs the tests; both first install what is missing into .venv.
 PYTHON ?= python3
 
 .PHONY: run test test-slow lint
@@ -15,11 +15,13 @@ test-slow: .venv/installed
 lint: .venv/installed
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/basedpyright
+	.venv/bin/basedpyright -p tests/basedpyright.json
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("recor_dist needs Python 3.11 or newer; try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	# `compat` puts this folder itself on the path, so that a stray folder named data/ elsewhere cannot hide our package.
+	# `compat` puts this folder itself on the path, so a stray folder named data/ elsewhere cannot hide our package.
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		--config-settings editable_mode=compat -e '.[dev]'
 	touch .venv/installed

@@ -1,1 +1,1 @@
-"""What turns rows and weights into a training batch: rollouts and rewards."""
+"""Rows and weights to training batches: rollouts, rewards, masking, and the pool that issues tickets."""

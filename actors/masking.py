@@ -1,9 +1,9 @@
-"""What masked diffusion learns from: rows with some response tokens hidden. Needs no weights."""
+"""Training batches for masked diffusion: rows with some response tokens hidden. Needs no weights."""
 
 import numpy as np
 
-from recor_dist.core.config import MdmConfig
 from recor_dist.core.messages import MaskedBatch, Rows
+from recor_dist.core.method_settings import MdmConfig
 from recor_dist.model.transformer import Model
 
 
@@ -18,7 +18,7 @@ def mask(method: MdmConfig, _: Model, rows: Rows, random: np.random.Generator, v
 
 
 def leave_suffix(masked: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """SufMDM: unmasks a suffix of length l ~ U{0..M-1}; where nothing stays masked, one slot before it is."""
+    """SufMDM: unmasks a suffix of length l ~ U{0..M-1}; if nothing stays masked, masks one random slot before it."""
     R, M = masked.shape
     before = M - random.integers(0, M, R)  # slots before the suffix, 1..M
     masked = masked & (np.arange(M) < before[:, None])

@@ -1,12 +1,12 @@
-"""Batches in an order that needs no policy: left to right, as recorded, or at random.
+"""Training batches in an order that needs no policy: left to right, as recorded, or random.
 
-They are functions of rows and random numbers alone: no weights, so actors may run as far ahead as they like.
+They are functions of rows and random numbers alone. They need no weights, so actors may run ahead of the learner.
 """
 
 import numpy as np
 
-from recor_dist.core.config import AoArmConfig, ArGtConfig, ClmConfig
 from recor_dist.core.messages import OrderBatch, Rows
+from recor_dist.core.method_settings import AoArmConfig, ArGtConfig, ClmConfig
 from recor_dist.model.transformer import Model
 
 
@@ -20,7 +20,7 @@ def left_to_right(_: ClmConfig, __: Model, rows: Rows, random: np.random.Generat
 
 
 def known_order(_: ArGtConfig, __: Model, rows: Rows, random: np.random.Generator, version: int) -> OrderBatch:
-    assert rows.orders is not None, "config.check_order lets no such task pass"
+    assert rows.orders is not None, "check_order refuses tasks without a known order"
     return in_order(rows, rows.orders, version)
 
 

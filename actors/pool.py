@@ -1,19 +1,19 @@
-"""Who computes what next: the pool's decisions, as a pure state machine that owns no tasks, no clocks and no Ray.
+"""The pool decides who computes what next: a pure state machine that owns no tasks and knows neither clocks nor Ray.
 
-The engine tells the pool what happened (an actor joined or was lost, a ticket was finished, failed or lost, the learner
-took tickets or rewound) and asks what to do (`decide`): issue these tickets, drop these actors, have the learner take
-what is there, or give up. All times are numbers that the engine passes in.
+The engine reports to the pool what happened (an actor joined or was lost; a ticket finished, failed or was lost; the
+learner took tickets or was rewound) and asks what to do (`decide`): issue these tickets, drop these actors, have the
+learner take what is ready, or give up. All times are numbers that the engine passes in.
 
-What it promises, whatever happens in whatever order:
-- in each life of the learner every ticket is consumed exactly once, in the order of (step, group), as soon as it and
-  all before it are there: the learner works on the first tickets of a step while actors roll out its last;
-- a ticket of step s names weights v_max(0, s - lag), and is issued only when those are published: at most lag + 1 steps
-  are under way, which is the backpressure (some more where tickets need no weights);
-- a ticket is reissued when its actor is lost or its time is up, and only then; the first answer counts, later ones are
-  duplicates with the same bits;
-- every evaluation ticket is answered once, and never holds up the step that the learner waits for, unless evaluations
-  have fallen behind by a whole one;
-- as long as there is an actor, something can happen.
+Invariants, whatever happens in whatever order:
+- In each life of the learner every ticket is consumed exactly once, in the order of (step, group), as soon as it and
+  all tickets before it are finished: the learner works on the first tickets of a step while actors roll out its last.
+- A ticket of step s names weights v_max(0, s - lag) and is issued only once those are published. At most lag + 1 steps
+  are in flight, which is the backpressure (`ahead` more if tickets need no weights).
+- A ticket is reissued only if it failed, its actor was lost or exceeded the deadline, or its result was lost. The
+  first result counts; later ones are duplicates with the same bits.
+- Every evaluation ticket is answered once. Evaluation never delays the step that the learner is waiting for, unless
+  tickets of more than one version are pending.
+- As long as there is an actor, the run can make progress.
 """
 
 import math
@@ -24,9 +24,9 @@ from itertools import chain
 
 from recor_dist.core.messages import EvalTicket, Ticket
 
-TRIES = 3  # a ticket that raises this often, on different actors where there are any, fails by itself
-DEATHS = 5  # a ticket that is lost with this many actors is what kills them
-QUEUE = 2  # tickets of an actor, parts of the learner: one at work, and the next, so that nobody waits for the driver
+TRIES = 3  # a ticket that raises this often, on different actors if possible, is at fault itself
+DEATHS = 5  # if this many actors die while computing the same ticket, the ticket kills them
+QUEUE = 2  # tickets per actor, parts per learner: one in progress and one queued, so neither waits for the driver
 
 Work = Ticket | EvalTicket
 
@@ -41,7 +41,7 @@ class Issue:
 
 @dataclass(frozen=True)
 class Learn:
-    """Tickets `first` .. `end` - 1 of this step are there: have the learner take them, in the order of their groups."""
+    """Tickets `first` .. `end` - 1 of this step are finished: have the learner take them, in group order."""
 
     step: int
     first: int
@@ -50,7 +50,7 @@ class Learn:
 
 @dataclass(frozen=True)
 class Drop:
-    """This actor is past its deadline: end it. Its tickets will be issued again."""
+    """This actor is past its deadline: kill it. Its tickets will be reissued."""
 
     actor: str
     tickets: tuple[Work, ...]
@@ -58,44 +58,44 @@ class Drop:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """This ticket raised an exception on, or took down, so many actors that it is a bug, not an accident."""
+    """This ticket raised an exception on, or killed, so many actors that it must be a bug."""
 
     ticket: Work
-    errors: tuple[tuple[str, str], ...]  # (actor, what happened) of each try
+    errors: tuple[tuple[str, str], ...]  # (actor, what happened) for each try
 
 
 Command = Issue | Learn | Drop | GiveUp
 
 
-@lru_cache(maxsize=256)  # asked for at every decision
+@lru_cache(maxsize=256)  # used in every decision
 def _tickets(step: int, groups: int, lag: int) -> tuple[Ticket, ...]:
     return tuple(Ticket(step, group, max(0, step - lag)) for group in range(groups))
 
 
 @dataclass
 class _Work:
-    """What is under way on an actor."""
+    """A ticket that was issued to an actor."""
 
     ticket: Work
-    deadline: float | None = None  # from the first decision on at which its turn has come
+    deadline: float | None = None  # set by the first decision that finds it at the head of its queue
 
 
 @dataclass
 class Pool:
     steps: int  # of the whole run
-    groups: int  # tickets of a step
+    groups: int  # tickets per step
     lag: int
-    patience: float  # seconds an actor may take for a ticket
-    ahead: int = 0  # further steps that may be under way, where tickets need no weights
-    whole: bool = False  # the learner takes all tickets of a step at once, as its loss looks at them together
-    learned: int = 0  # steps that the learner has taken: v_learned is published
+    patience: float  # seconds an actor may take per ticket
+    ahead: int = 0  # additional steps that may be in flight if tickets need no weights
+    whole: bool = False  # the learner takes all tickets of a step at once, because its loss needs statistics over them
+    learned: int = 0  # steps that the learner has finished; v_learned is published
     taken: int = 0  # tickets of the next step that the learner has taken
-    in_hand: list[Learn] = field(default_factory=list)  # what it was told to take next, and has not taken yet
-    actors: dict[str, list[_Work]] = field(default_factory=dict)  # the first at work, the rest in its queue
-    finished: set[Ticket] = field(default_factory=set)  # and not yet consumed
+    in_hand: list[Learn] = field(default_factory=list)  # parts sent to the learner that it has not taken yet
+    actors: dict[str, list[_Work]] = field(default_factory=dict)  # the first in progress, the rest queued
+    finished: set[Ticket] = field(default_factory=set)  # but not yet consumed
     evaluating: dict[EvalTicket, None] = field(default_factory=dict)  # not yet answered, oldest first
-    failures: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, error) of each try
-    deaths: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, cause) of each loss
+    failures: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, error) for each try
+    deaths: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, cause) for each death
     reissued: int = 0
 
     # --- what happened -----------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Pool:
         self.actors.setdefault(actor, [])
 
     def lost(self, actor: str, cause: str = "") -> list[Work]:
-        """An actor is gone; returns the tickets that went with it and will be issued again."""
+        """An actor is gone; returns its tickets, which will be reissued."""
         at_work = [work.ticket for work in self.actors.get(actor, [])[:1]]
         tickets = self.sent_away(actor)
         if at_work and at_work == tickets[:1]:
@@ -112,13 +112,13 @@ class Pool:
         return tickets
 
     def sent_away(self, actor: str) -> list[Work]:
-        """As `lost`, by no fault of the ticket at which it worked."""
+        """Like `lost`, but not counted against its ticket."""
         tickets = [work.ticket for work in self.actors.pop(actor, []) if self._wanted(work.ticket)]
         self.reissued += len(tickets)
         return tickets
 
     def completed(self, actor: str, ticket: Work) -> bool:
-        """An actor has finished a ticket. False for a duplicate or a ticket of a step that was already taken."""
+        """An actor has finished a ticket. False for a duplicate or a ticket of a step that is already consumed."""
         self._idle(actor, ticket)
         new = self._wanted(ticket)
         if new and isinstance(ticket, Ticket):
@@ -128,31 +128,31 @@ class Pool:
         return new
 
     def failed(self, actor: str, ticket: Work, error: str) -> None:
-        """A ticket raised an exception on a living actor."""
+        """A ticket raised an exception on an actor, which is still alive."""
         self._idle(actor, ticket)
         if self._wanted(ticket):
             self.failures.setdefault(ticket, []).append((actor, error))
             self.reissued += 1
 
     def refused(self, actor: str, ticket: Work) -> None:
-        """An actor could not get the weights of a ticket: nobody's fault, to be tried again."""
+        """An actor could not get the weights of a ticket. Not counted as a failure; the ticket is reissued."""
         self._idle(actor, ticket)
         if self._wanted(ticket):
             self.reissued += 1
 
     def evaluate(self, tickets: Iterable[EvalTicket]) -> None:
-        """These are to be answered, too, as soon as their weights are published."""
+        """Adds evaluation tickets, to be issued as soon as their weights are published."""
         self.evaluating |= dict.fromkeys(tickets)
 
     def ticket_lost(self, ticket: Ticket) -> None:
-        """A finished ticket went down with its node: the learner can take nothing of what it has in hand."""
+        """The result of a finished ticket was lost with its node: the learner can take nothing it has in hand."""
         if ticket in self.finished:
             self.finished.remove(ticket)
             self.reissued += 1
         self.in_hand = []
 
     def took(self) -> None:
-        """The learner took what it had in hand first. With the last tickets of a step, its weights can be had."""
+        """The learner took the first part in hand. If that ends a step, the new weights are published."""
         self.taken = self.in_hand.pop(0).end
         if self.taken < self.groups:
             return
@@ -162,13 +162,13 @@ class Pool:
         self.deaths = {t: f for t, f in self.deaths.items() if self._wanted(t)}
 
     def rewound(self, version: int) -> None:
-        """The learner died and begins another life at v_version. Tickets are pure: what is finished stays good."""
+        """The learner died and was restarted at v_version. Tickets are pure, so finished ones stay valid."""
         self.learned, self.taken, self.in_hand = version, 0, []
 
     # --- what to do --------------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> list[Command]:
-        """Everything that should be done now. Issued tickets are under way from here on."""
+        """Everything that should be done now. Tickets in the returned commands count as issued."""
         commands: list[Command] = []
         for actor, works in list(self.actors.items()):
             if works and works[0].deadline is None:
@@ -202,7 +202,7 @@ class Pool:
     def done(self) -> bool:
         return self.learned == self.steps and not self.evaluating
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- internals ---------------------------------------------------------------------------------------------------
 
     def _wanted(self, ticket: Work) -> bool:
         if isinstance(ticket, EvalTicket):
@@ -210,11 +210,11 @@ class Pool:
         return ticket.step >= self.learned and ticket not in self.finished
 
     def _open_tickets(self) -> Iterator[Work]:
-        """Tickets whose weights are published, that are neither finished nor under way, the most urgent first."""
+        """Tickets whose weights are published and that are neither finished nor issued, most urgent first."""
         under_way = {work.ticket for works in self.actors.values() for work in works}
         evaluations = [ticket for ticket in self.evaluating if ticket.version <= self.learned]
         urgent, *ahead = [self.tickets(step) for step in range(self.learned, self._end_of_window())] or [()]
-        # An evaluation holds its version's weights: a second one waiting means that they would pile up.
+        # An evaluation keeps the weights of its version alive: with a second one waiting they would pile up.
         behind = len({ticket.version for ticket in evaluations}) > 1
         first, second = (evaluations, urgent) if behind else (urgent, evaluations)
         for ticket in chain(first, second, *ahead):
@@ -222,9 +222,9 @@ class Pool:
                 yield ticket
 
     def _next_part(self) -> Learn | None:
-        """What the learner can take after all that it has in hand: the finished tickets of a step up to the first that
-        is not. Nothing less than the whole step while the one before is in hand: each call costs the learner a
-        millisecond or two, which is worth it only where it would wait."""
+        """What the learner can take after everything in hand: the finished tickets of a step up to the first unfinished
+        one. While the step before is in hand, only a whole step: each call costs the learner a millisecond or two,
+        which pays off only if it would otherwise wait."""
         step, first = self.learned, self.taken
         if self.in_hand:
             step, first = divmod(self.in_hand[-1].step * self.groups + self.in_hand[-1].end, self.groups)
@@ -240,8 +240,8 @@ class Pool:
         return min(self.steps, self.learned + self.lag + self.ahead + 1)
 
     def _room(self) -> list[str]:
-        """Actors that can take a ticket, once for each they can take, those first that will begin it first: the idle,
-        then who has been at work the longest, and an idle one's second ticket last."""
+        """Actors with a free place in their queue, once per place, those that will start it soonest first: idle actors,
+        then the one that has been working longest, and the second places of idle actors last."""
         places = [
             (place, works[0].deadline if works else math.inf, actor)
             for actor, works in self.actors.items()
@@ -250,7 +250,7 @@ class Pool:
         return [actor for *_, actor in sorted(places, key=lambda place: place[:2])]
 
     def _actor_for(self, ticket: Work, room: list[str]) -> str | None:
-        """The first on which the ticket has not failed; one on which it has only if there is no other at all."""
+        """The first actor on which the ticket has not failed. If it has failed on all of them, any actor will do."""
         tried = {actor for actor, _ in self.failures.get(ticket, [])}
         if tried.issuperset(self.actors):
             tried = set()

@@ -1,11 +1,9 @@
-"""The Ray shell around a worker: it gets a ticket and a reference to weights, and gives back a batch and a receipt.
+"""The Ray shell around a worker: it takes a ticket and a reference to weights, and returns a receipt and a batch.
 
-The batch stays in the object store of the actor's machine until the learner takes it; the driver sees receipts only.
+The batch stays in the object store of the actor's machine until the learner fetches it; the driver sees only receipts.
 """
 
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,13 +14,14 @@ import ray
 
 from actors.worker import Worker
 from data.shards import Dataset
-from recor_dist.core.messages import EvalTicket, Hello, Receipt, Ticket
+from recor_dist.core.messages import EvalTicket, Receipt, Ticket
+from recor_dist.core.ray_member import Fingerprint, RayMember
 
 NICENESS = 10  # on top of what Ray gives its workers
 
 
 class WeightsLost(Exception):
-    """The weights of a ticket went down with the machine that held them."""
+    """The weights of a ticket were lost with the machine that held them."""
 
 
 class StoredShards:
@@ -43,31 +42,17 @@ class StoredShards:
         return pa.BufferReader(ray.get(self.files[name]))
 
 
-def introduce(fingerprint: dict[str, str | int]) -> Hello:
-    """Who speaks, from inside an actor or the learner."""
-    return Hello(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid(), fingerprint)
-
-
-class RolloutActor:
-    def __init__(
-        self, fingerprint: Callable[[], dict[str, str | int]], make_worker: Callable[[Dataset], Worker]
-    ) -> None:
-        """Both functions are handed in, so that this shell knows neither methods nor configuration."""
-        self.fingerprint, self.make_worker = fingerprint, make_worker
+class RolloutActor(RayMember):
+    def __init__(self, fingerprint: Callable[[], Fingerprint], make_worker: Callable[[Dataset], Worker]) -> None:
+        """Both functions are passed in, so this shell depends on neither methods nor configuration."""
+        super().__init__(fingerprint)
+        self.make_worker = make_worker
         self.worker: Worker | None = None
 
-    def hello(self) -> Hello:
-        return introduce(self.fingerprint())
-
-    @ray.method(concurrency_group="watch")
-    def watch(self) -> None:
-        """Never answers: its reference fails the moment this process is gone, at work or not."""
-        threading.Event().wait()
-
     def begin(self, data: Dataset, shards: StoredShards | None) -> None:
-        """Opens the data, through the object store where the driver's folder is out of reach."""
-        # Where cores are scarce the learner goes first: everybody waits for it. Linux makes this thread nice, not the
-        # process, and it is the one in which Ray runs all tickets.
+        """Opens the data, through the object store if this machine cannot reach the driver's folder."""
+        # Where cores are scarce, the learner comes first because all actors wait for it. On Linux this applies to the
+        # calling thread, not the process, and Ray runs all tickets in this thread.
         os.nice(NICENESS)
         self.worker = self.make_worker(data.read_from(shards) if shards else data)
 
@@ -82,8 +67,8 @@ class RolloutActor:
     def _computed(
         self, version: int, weights: list[ray.ObjectRef], compute: Callable[[Worker], Any]
     ) -> tuple[Receipt, Any]:
-        """Pulls the weights, unless none are needed or they are those of the ticket before. The reference comes in a
-        list: Ray would fetch a bare one itself, needed or not."""
+        """Computes a ticket, and before that fetches its weights, unless it needs none or they are loaded already. The
+        reference is in a list because Ray would always fetch a bare one."""
         assert self.worker is not None
         began = time.perf_counter()
         pulled = 0

@@ -1,8 +1,8 @@
 """Rewards and Bellman targets, from the paper's equations, as plain functions of tensors.
 
-The dense reward is r = log p(y) itself. The sparse one is log 1[p >= eta], 0 or minus infinity: it only ever appears as
-exp(r). A target is Qbar = r + gamma V(s'); the BCE label is exp(Qbar) = exp(r) exp(gamma V(s')), formed without a
-logarithm of 0.
+The dense reward is r = log p(y). The sparse one is r = log 1[p >= eta], 0 or minus infinity, and appears only as
+exp(r). A target is Qbar = r + gamma V(s'). The BCE label is exp(Qbar) = exp(r) exp(gamma V(s')), computed without ever
+taking the logarithm of 0.
 """
 
 import torch
@@ -16,7 +16,7 @@ def sparse_reward(log_p: Tensor, eta: float) -> Tensor:
 
 
 def q_values(logits: Tensor, algorithm: str) -> Tensor:
-    """Q from the order head's logits: their logsigmoid where the loss is a BCE, else the logits themselves."""
+    """Q from the order head's logits: their logsigmoid if the loss is a BCE, else the logits themselves."""
     return F.logsigmoid(logits) if algorithm == "sql_bce" else logits
 
 
@@ -28,7 +28,7 @@ def soft_value(q: Tensor, filled: Tensor, alpha: float) -> Tensor:
 
 
 def bce_label(exp_r: Tensor, next_value: Tensor | None, gamma: float) -> Tensor:
-    """exp(Qbar), at most 1: the entropy bonus in V can push it above."""
+    """exp(Qbar), clamped to 1, which the entropy bonus in V can exceed."""
     return exp_r if next_value is None else (exp_r * (gamma * next_value).exp()).clamp(max=1.0)
 
 

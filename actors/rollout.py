@@ -1,9 +1,9 @@
-"""ReCOR's rollout: the order policy fills in the true response, and queries drawn on the way are scored.
+"""ReCOR's rollout: the order policy chooses slots, the true tokens are written, and sampled queries are scored.
 
     prompt ──► s_1 ──► rho_1, K queries ──► y_rho_1 ──► s_2 ──► ...        (KV cache: nothing is computed twice)
     all M K queries at once, from the full cache ──► p(y) ──► rewards ──► targets
 
-Costs one pass of each stream: as many FLOPs as a training forward over the same streams.
+It costs one pass of each stream: as many FLOPs as a training forward over the same streams.
 """
 
 import numpy as np
@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from actors.rewards import bce_label, mse_target, q_values, soft_value, sparse_reward
-from recor_dist.core.config import RecorConfig
 from recor_dist.core.messages import RecorBatch, Rows
+from recor_dist.core.method_settings import RecorConfig
+from recor_dist.core.rng import gumbel
 from recor_dist.model.transformer import Cache, Model, filled_slots
 
 
 @torch.inference_mode()
 def rollout(method: RecorConfig, model: Model, rows: Rows, random: np.random.Generator, version: int) -> RecorBatch:
-    """Rolls the policy out over some rows with the model's weights, which are of this version."""
+    """Rolls out the policy over `rows` with the model's weights, which are v_version."""
     device = model.flat.device
     prompts = torch.as_tensor(rows.prompts.astype(np.int64), device=device)
     responses = torch.as_tensor(rows.responses.astype(np.int64), device=device)
@@ -59,29 +60,27 @@ def rollout(method: RecorConfig, model: Model, rows: Rows, random: np.random.Gen
 
 
 def exploration_noise(method: RecorConfig, random: np.random.Generator, R: int, M: int) -> np.ndarray:
-    """(R, M, M) float32, for each row, step and slot: uniform, Gumbel, or nothing."""
+    """(R, M, M) float32, for each row, step and slot: uniform, Gumbel, or zero."""
     if method.exploration == "topk":
         return np.zeros((R, M, M), dtype=np.float32)
-    uniform = random.random((R, M, M))
-    return (uniform if method.exploration == "uniform" else -np.log(-np.log(np.maximum(uniform, 1e-300)))).astype(
-        np.float32
-    )
+    noise = random.random((R, M, M)) if method.exploration == "uniform" else gumbel(random, (R, M, M))
+    return noise.astype(np.float32)
 
 
 def choose_queries(
     method: RecorConfig, logits: Tensor, filled: Tensor, greedy: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The slots to ask for at one step and which of them count, both (R, K), or (R, K + 1) with include_greedy.
+    """The slots to query at one step and which of them are valid, both (R, K), or (R, K + 1) with include_greedy.
 
-    The K best of `noise` are a uniform draw without duplicates, the K best of Q/alpha + Gumbel noise one from the
-    policy (Gumbel-top-K). With include_greedy the draw is among the other slots, so that nothing is asked twice.
+    The top K of uniform noise are a uniform sample without duplicates. The top K of Q/alpha + Gumbel noise are a sample
+    from the policy (Gumbel-top-K). With include_greedy the sample excludes the greedy slot, so none is queried twice.
     """
     if method.exploration == "uniform":
         scores = noise
     else:
         scores = q_values(logits.float(), method.algorithm)
         if method.exploration == "entropy":
-            # The PPO-like policy is the softmax of the logits themselves; drawing from it keeps that loss on-policy.
+            # The PPO-like policy is the softmax of the logits themselves; sampling from it keeps that loss on-policy.
             scores = (scores if method.algorithm == "ppo" else scores / method.alpha) + noise
     closed = filled.scatter(1, greedy[:, None], True) if method.include_greedy else filled
     slots = scores.masked_fill(closed, -torch.inf).topk(method.token_queries, dim=-1).indices  # (R, K)
@@ -95,10 +94,10 @@ def choose_queries(
 def next_values(
     method: RecorConfig, model: Model, order: Tensor, queries: Tensor, answers: Tensor, cache: Cache
 ) -> Tensor:
-    """V(s_t + y_a) of every query a, (R, M, K): s' is off the trajectory unless a = rho_t, hence a branch a query."""
+    """V(s_t + y_a) of every query a, (R, M, K): s' is off the trajectory unless a = rho_t, so every query branches."""
     filled = filled_slots(order)
     values = []
-    for k in range(queries.shape[2]):  # one query a step at a time keeps the attention scores small
+    for k in range(queries.shape[2]):  # one query per step at a time, to keep the attention scores small
         logits = model.branch_order_logits(answers[:, :, k], queries[:, :, k], cache)  # (R, M, M)
         closed = filled.scatter(2, queries[:, :, k, None], True)
         values.append(soft_value(q_values(logits.float(), method.algorithm), closed, method.alpha))
@@ -106,7 +105,7 @@ def next_values(
 
 
 def targets(method: RecorConfig, rewards: Tensor, value: Tensor | None) -> Tensor:
-    """What the order policy is taught for each query: a BCE label, an MSE target, or the reward itself."""
+    """The order policy's target for each query: a BCE label, an MSE target, or the reward itself."""
     if method.algorithm == "sql_bce":
         exp_r = rewards if method.reward == "sparse" else rewards.exp()
         return bce_label(exp_r, value, method.gamma)

@@ -1,6 +1,6 @@
-"""A worker computes tickets with the weights they name. It holds a copy of the model, and nothing of the run's state.
+"""A worker computes tickets with the weights they name. It holds a copy of the model and no other state of the run.
 
-The same ticket with the same weights gives the same bits on every worker, the first time and every other time.
+The same ticket with the same weights gives the same bits on every worker, every time.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from recor_dist.core.device import autocast
 from recor_dist.core.messages import EvalSums, Rows, Ticket
 from recor_dist.core.rng import rng
 from recor_dist.model.decoding import Decoder
-from recor_dist.model.evaluation import pad_rows, score
+from recor_dist.model.evaluation import evaluation_rng, pad_rows, score
 from recor_dist.model.transformer import Model
 
 
@@ -28,7 +28,7 @@ class Worker:
         decoders: Mapping[str, Decoder],
         uses_weights: bool,
     ) -> None:
-        """`decoders`, the first of which is run in validation; `uses_weights`: whether `prepare` looks at the model."""
+        """`decoders`: by name, the first one also for validation. `uses_weights`: True if `prepare` uses the model."""
         self.config, self.data, self.model = config, data, model
         self.prepare, self.decoders, self.uses_weights = prepare, decoders, uses_weights
         self.row_order = data.row_order(config.seed)
@@ -42,7 +42,7 @@ class Worker:
     def roll_out(self, ticket: Ticket) -> Any:
         """The training batch of a ticket."""
         if self.uses_weights:
-            assert self.version == ticket.version, f"{ticket} needs other weights than v_{self.version}"
+            assert self.version == ticket.version, f"{ticket} does not match the loaded weights v_{self.version}"
         start = ticket.step * self.config.batch_size + ticket.group * self.config.rollout_size
         rows = self.data.take(self.row_order, start, self.config.rollout_size)
         random = rng(self.config.seed, "rollout", ticket.step, ticket.group)
@@ -50,17 +50,16 @@ class Worker:
             return self.prepare(self.config.method, self.model, rows, random, ticket.version)
 
     def evaluate(self, split: str, index: int) -> dict[str, EvalSums]:
-        """Scores evaluation ticket `index` of a split with the weights that are loaded, by decoder.
+        """Scores evaluation ticket `index` of a split with the loaded weights, by decoder.
 
-        The test is for every decoder, validation for the first alone. What a decoder draws depends on its name, the
-        split and the ticket, never on the other decoders.
+        The test split is scored with every decoder, the validation split with the first one only.
         """
         size = self.config.eval.size
         rows = self.data.read_split(split, index * size, size)
         prompts = pad_rows(rows, size).prompts
         sums = {}
         for name in list(self.decoders)[: None if split == "test" else 1]:
-            random = rng(self.config.seed, f"evaluate/{split}/{name}", index)
+            random = evaluation_rng(self.config.seed, split, name, index)
             with autocast(self.config):
                 sums[name] = score(self.decoders[name].answer(self.model, prompts, random), rows)
         return sums

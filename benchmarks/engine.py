@@ -1,11 +1,11 @@
-"""`python benchmarks/engine.py`: what Ray costs and what it gains, side by side in one run.
+"""`python benchmarks/engine.py`: what Ray costs and what it gains, measured side by side in one run.
 
 Rounds of steps alternate between engine=local on one core and engine=ray with one actor and the learner on a core each,
-on the same model and data; at lag=1 also two plain processes with a pipe between them, the least that overlap can cost
-on this machine, without Ray. Machines are noisy and drift: a round on Ray is held against the local ones before and
-after it, and every figure is a median over many short rounds. Ratios, not lone times.
+with the same model and data. At lag=1 they also alternate with two plain processes connected by a pipe: the lowest cost
+of overlap on this machine, without Ray. Machines are noisy and drift, so each round on Ray is compared with the local
+rounds before and after it, and every number is a median over many short rounds. Look at ratios, not at single times.
 
-`python benchmarks/engine.py lag=1 batch_size=128` compares this one step alone.
+`python benchmarks/engine.py lag=1 batch_size=128` runs only the comparison with these settings.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ from data.prepare import open_data
 from data.tasks import task_of
 from learner.learner import Learner, initial_state
 from recor_dist.core import ray_session
-from recor_dist.core.command import compose
+from recor_dist.core.compose import compose
 from recor_dist.core.config import Config, ModelConfig
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.messages import Shape, Ticket
@@ -36,18 +36,18 @@ from recor_dist.methods import lay_out, make_worker
 from recor_dist.model.transformer import Model
 
 ROUNDS = 21
-ROUND = 0.8  # seconds of a round on one core, at the least three steps
-WARM_UP = 3  # steps on Ray that fill the pipeline again
-SETTLE = 0.7  # seconds in which actors and learner finish what they have in hand, before the local engine's turn
+ROUND = 0.8  # seconds per round on one core; at least three steps
+WARM_UP = 3  # steps that refill the pipeline
+SETTLE = 0.7  # seconds for actors and learner to finish their work before the local engine's turn
 
 
-def configure(folder: str, *words: str) -> Config:
+def configure(folder: str, *overrides: str) -> Config:
     fixed = ["scale=laptop", "device=cpu", "precision=float32", "eval.every=0", "checkpoint.every=100000", "epochs=20"]
-    return compose([*fixed, f"data.dir={folder}", "actors.count=1", *words])
+    return compose([*fixed, f"data.dir={folder}", "actors.count=1", *overrides])
 
 
 def seconds_of_ray(events: Iterator[Event], steps: int) -> float:
-    """Seconds a step, after some that fill the pipeline again."""
+    """Seconds per step, after some that refill the pipeline."""
     stepped = (event for event in events if isinstance(event, Stepped))
     list(islice(stepped, WARM_UP))
     began = time.perf_counter()
@@ -56,7 +56,7 @@ def seconds_of_ray(events: Iterator[Event], steps: int) -> float:
 
 
 def seconds_of_local(engine: LocalEngine, steps: int) -> tuple[float, float]:
-    """Seconds a step of rolling out, and of learning."""
+    """Seconds per step spent on rollouts, and on learning."""
     rollout = learn = 0.0
     for _ in range(steps):
         n = engine.learner.step
@@ -83,7 +83,7 @@ class TwoProcesses:
         self.pipe.recv()
 
     def seconds(self, steps: int) -> float:
-        """Seconds a step."""
+        """Seconds per step."""
         self._ask(self.learner.step)
         for done in range(WARM_UP + steps):
             batches = self.pipe.recv()
@@ -100,7 +100,7 @@ class TwoProcesses:
 
 
 def roll_out_for(config: Config, pipe: Connection) -> None:
-    """The other process."""
+    """The other process: rolls out the steps it is asked for."""
     set_up_torch(config)
     worker = make_worker(config, open_data(config, task_of(config)))
     pipe.send("ready")
@@ -141,8 +141,8 @@ def compare(title: str, config: Config) -> None:
     print(f"\n{title}: B={config.batch_size}, tickets of {config.rollout_size} rows")
     parts = f"{1e3 * rollout:.1f} rollout + {1e3 * learn:.1f} learning"
     local_step, actors = rollout + learn, config.actors.count
-    print(f"  local, one process       {1e3 * local_step:7.1f} ms a step = {parts}; {1 / local_step:.1f} steps/s")
-    print(f"  Ray, learner, actors: {actors:<2} {1e3 * with_ray:7.1f} ms a step; {1 / with_ray:.1f} steps/s")
+    print(f"  local, one process       {1e3 * local_step:7.1f} ms per step = {parts}; {1 / local_step:.1f} steps/s")
+    print(f"  Ray, learner, actors: {actors:<2} {1e3 * with_ray:7.1f} ms per step; {1 / with_ray:.1f} steps/s")
     print(f"  gain over local          {statistics.median(gains):7.2f}  (rounds: {gains[0]:.2f} to {gains[-1]:.2f})")
     if config.lag:
         shares = [max(r, x) / y for r, x, y in rounds]  # gain / ideal gain
@@ -158,7 +158,7 @@ def compare(title: str, config: Config) -> None:
 
 @ray.remote(num_cpus=1)
 class Publisher:
-    """Gives weights away as the learner does."""
+    """Publishes weights like the learner."""
 
     def __init__(self, size: int) -> None:
         self.weights = np.random.default_rng(0).random(size, dtype=np.float32)
@@ -170,7 +170,7 @@ class Publisher:
 
 @ray.remote(num_cpus=1)
 class Puller:
-    """Takes weights as an actor does."""
+    """Loads weights like an actor."""
 
     def __init__(self, sizes: ModelConfig) -> None:
         set_up_torch(compose(["engine=local"]))
@@ -194,7 +194,7 @@ def publish_to_visible(name: str, sizes: ModelConfig) -> None:
         np.copyto(target, flat)
         copied.append(time.perf_counter() - began)
     seen, copy = statistics.median(visible), statistics.median(copied)
-    times = f"{1e3 * seen:.1f} ms, a plain copy {1e3 * copy:.1f} ms, ratio {seen / copy:.1f}"
+    times = f"{1e3 * seen:.1f} ms; a plain copy takes {1e3 * copy:.1f} ms; ratio {seen / copy:.1f}"
     print(f"  {name}: {flat.size:,} weights, {flat.nbytes / 1e6:.0f} MB: {times}")
     ray.kill(publisher)
     ray.kill(puller)
@@ -202,22 +202,24 @@ def publish_to_visible(name: str, sizes: ModelConfig) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        words = sys.argv[1:]
-        config = configure(folder, *words)
+        overrides = sys.argv[1:]
+        config = configure(folder, *overrides)
         set_up_torch(config)
         with ray_session.session():
             ray_session.start(cpus_wanted(config))
-            if words:
-                compare(" ".join(words), config)
+            if overrides:
+                compare(" ".join(overrides), config)
                 return
-            # What Ray costs is some milliseconds a step, so both are shown for a short step and for a long one.
+            # Ray costs a few milliseconds per step, so measure a short step and a long one.
             for step in (["batch_size=128"], ["batch_size=512", "rollout_size=128"]):
-                compare("lag=1 overlaps rollouts and learning", configure(folder, "lag=1", *step))
+                compare("lag=1: overlaps rollouts and learning", configure(folder, "lag=1", *step))
             for step in (["batch_size=256"], ["batch_size=1024", "rollout_size=256"]):
-                compare("lag=0 learns while the last tickets are rolled out", configure(folder, "lag=0", *step))
+                compare("lag=0: learns while the last tickets are rolled out", configure(folder, "lag=0", *step))
             alone = ["batch_size=512", "rollout_size=512"]
-            compare("lag=0 with one ticket a step takes turns", configure(folder, "lag=0", *alone))
-            print("\nfrom the end of an update until an actor has loaded its weights")
+            compare(
+                "lag=0 with one ticket per step: rollouts and learning alternate", configure(folder, "lag=0", *alone)
+            )
+            print("\ntime from the end of an update until an actor has loaded the weights")
             publish_to_visible("the paper's 6M", ModelConfig(layers=3, width=384, heads=12))
             publish_to_visible("the paper's 11M", ModelConfig(layers=6, width=384, heads=12))
 

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.generate`: how fast the puzzle generators are, beside the marks they were built to.
+"""`python -m benchmarks.generate`: how fast the puzzle generators are, compared with their targets.
 
-Marks: 1,400 minimal unique 9x9 Sudokus a second on a core (what a plain compiled generator did), 200 Zebra puzzles of
-six houses and six attributes a second, and the paper's sets within an hour on two cores. One process; seconds are CPU
-seconds, so that a busy machine does not blur them. The clue length is the largest of all 6x6 puzzles made here.
+Targets: 1,400 minimal unique 9x9 Sudokus per second and core (the rate of a plain compiled generator), 200 Zebra
+puzzles of six houses and six attributes per second, and the paper's data sets within an hour on two cores. Runs in one
+process and measures CPU seconds, so a busy machine does not distort the result. The maximum clue length is over all 6x6
+puzzles made here.
 """
 
 import sys
@@ -23,7 +24,7 @@ PAPER = {"sudoku": {"train": 1_800_000, "test": 100_000}, "zebra": {"train": 1_5
 
 
 def rate(make: Callable[[int], object], warm: int, rows: int) -> float:
-    """Rows a CPU second, after a first call that compiles."""
+    """Rows per CPU second, after a first call that compiles."""
     make(warm)
     began = time.process_time()
     make(rows)
@@ -59,35 +60,33 @@ def shards(task: SudokuConfig | ZebraConfig, split: str) -> Callable[[int], Note
 
 
 def main(scale: float) -> None:
-    """`scale` shortens or lengthens every measurement; 1 takes about a minute."""
+    """`scale` multiplies the length of every measurement; 1 takes about a minute."""
 
     def rows(count: int) -> int:
         return max(64, int(count * scale))
 
     lengths: list[int] = []
-    print(f"{'a CPU second of one process':<52}{'rows':>10}{'mark':>8}{'ratio':>8}")
-    marks = {
+    print(f"{'one process':<52}{'rows/CPU s':>10}{'target':>8}{'ratio':>8}")
+    targets = {
         "minimal unique Sudokus, 9x9": (minimal_sudokus(9), 20_000, 1_400),
         "minimal unique Sudokus, 6x6": (minimal_sudokus(6), 50_000, None),
         "minimal unique Sudokus, 4x4": (minimal_sudokus(4), 100_000, None),
         "Zebra puzzles with their order, 6x6": (zebras(6, lengths), 20_000, 200),
         "Zebra puzzles with their order, 3x3": (zebras(3, []), 50_000, None),
     }
-    for name, (make, count, mark) in marks.items():
+    for name, (make, count, target) in targets.items():
         found = rate(make, 64, rows(count))
-        print(f"{name:<52}{found:>10,.0f}{mark or '':>8}{f'{found / mark:.1f}' if mark else '':>8}")
+        print(f"{name:<52}{found:>10,.0f}{target or '':>8}{f'{found / target:.1f}' if target else '':>8}")
     seconds = {}
     for name, task in {"sudoku": SudokuConfig(), "zebra": ZebraConfig()}.items():
         for split, wanted in PAPER[name].items():
             found = rate(shards(task, split), 64, rows(10_000 if split == "train" else 3_000))
             seconds[name, split] = wanted / found
-            print(f"{f'rows of {split}, {name} at paper scale':<52}{found:>10,.0f}")
+            print(f"{f'{split} rows of {name} at paper scale':<52}{found:>10,.0f}")
     for name in PAPER:
         two_cores = (seconds[name, "train"] + seconds[name, "test"]) / 2 / 60
-        print(
-            f"the paper's {name} on two cores, extrapolated: {two_cores:.0f} minutes, {two_cores / 60:.2f} of the mark"
-        )
-    print(f"clue tokens of {len(lengths):,} 6x6 Zebras: mean {np.mean(lengths):.0f}, most {max(lengths)}; N is 455")
+        print(f"the paper's {name} on two cores, extrapolated: {two_cores:.0f} min, {two_cores / 60:.2f} of the target")
+    print(f"clue tokens of {len(lengths):,} 6x6 Zebras: mean {np.mean(lengths):.0f}, maximum {max(lengths)}; N is 455")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""`python benchmarks/scale.py`: how many actors one driver keeps busy, through the real pool and real Ray.
+"""`python benchmarks/scale.py`: how many actors one driver keeps busy, with the real pool and real Ray.
 
-Stand-in actors (light processes without torch) sleep for as long as a rollout takes; the stand-in learner publishes the
-paper's 6M weights at once. Ideal is actors / rollout time; printed is the share of it that was reached, where the
-driver's time went, and whose CPU time a ticket took: all processes share this machine's cores, and once those are busy
-actors wait for each other. `python benchmarks/scale.py 0.1` takes 0.1 s for a rollout instead of measuring one of the
-paper's ARG on this CPU.
+Stand-in actors (light processes without torch) sleep for the duration of a rollout; the stand-in learner publishes the
+paper's 6M weights immediately. The ideal rate is actors / rollout time. Printed are the share of it that was reached,
+where the driver's time went, and which processes used CPU time per ticket: all of them share this machine's cores, and
+once those are busy, actors wait for each other. `python benchmarks/scale.py 0.1` assumes rollouts of 0.1 s instead of
+measuring one of the paper's ARG on this CPU.
 """
 
 import logging
@@ -16,7 +16,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -27,21 +29,22 @@ from data.shards import Dataset
 from data.tasks import task_of
 from learner.learner import LearnerState, initial_state
 from recor_dist.core import ray_session
-from recor_dist.core.command import compose
+from recor_dist.core.compose import compose
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Hello, Receipt, Ticket
+from recor_dist.engine.crew import Crew
 from recor_dist.engine.events import Stepped
 from recor_dist.engine.placement import cpus_wanted
 from recor_dist.engine.ray_engine import RayEngine
 from recor_dist.methods import lay_out, make_worker
 
 COUNTS = (1, 4, 16, 64)
-STEPS = 6  # measured for each number of actors, after as many that fill the pipeline
+STEPS = 6  # measured for each number of actors, after as many to fill the pipeline
 OPTIONS = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": {"watch": 1}}
 
 
 class SleepingActor:
-    """Says what an actor says, and takes as long."""
+    """Answers like an actor, and takes as long."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -54,13 +57,13 @@ class SleepingActor:
         threading.Event().wait()
 
     def begin(self, data: Any, shards: Any) -> None:
-        """There is nothing to open."""
+        """Nothing to open."""
 
     @ray.method(num_returns=2)
     def roll_out(self, ticket: Ticket, weights: list[ray.ObjectRef]) -> tuple[Receipt, np.ndarray]:
         ray.get(weights[0])
         time.sleep(self.seconds)
-        return Receipt(self.seconds, 0.0, 0), np.zeros(20_000, dtype=np.uint8)  # the size of a ticket of 16 rows
+        return Receipt(self.seconds, 0.0, 0), np.zeros(20_000, dtype=np.uint8)  # the size of a batch of 16 rows
 
 
 class InstantLearner(SleepingActor):
@@ -75,25 +78,25 @@ class InstantLearner(SleepingActor):
         return Receipt(0.0, 0.0, 0, {}), self.weights if last else None, None
 
 
-STAND_INS = tuple(
-    f"ray::{kind.__name__}" for kind in (SleepingActor, InstantLearner)
-)  # what their processes are called
+STAND_INS = tuple(f"ray::{kind.__name__}" for kind in (SleepingActor, InstantLearner))  # the names of their processes
+
+
+def stand_ins(seconds: float) -> AbstractContextManager:
+    """In here a crew hires stand-ins."""
+    return patch.multiple(
+        Crew,
+        start_actor=lambda _: ray.remote(**OPTIONS)(SleepingActor).remote(seconds),
+        start_learner=lambda _: ray.remote(**OPTIONS)(InstantLearner).remote(0.0),
+    )
 
 
 class StandInEngine(RayEngine):
-    """The real engine with stand-ins at work, and a clock on its own doings."""
+    """The real engine with stand-ins, which also measures where its own time goes."""
 
-    def __init__(self, config: Config, data: Dataset, state: LearnerState, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, config: Config, data: Dataset, state: LearnerState) -> None:
         self.spent: Counter[str] = Counter()
         super().__init__(config, data, 10**6, state, [], lambda: state, lambda machine: machine)
         self.pool.decide = self._timed("deciding", self.pool.decide)
-
-    def hire_actor(self) -> ray.actor.ActorHandle:
-        return ray.remote(**OPTIONS)(SleepingActor).remote(self.seconds)
-
-    def hire_learner(self) -> ray.actor.ActorHandle:
-        return ray.remote(**OPTIONS)(InstantLearner).remote(0.0)
 
     def _carry_out(self, command: Any) -> None:
         self._timed("issuing", super()._carry_out)(command)
@@ -113,7 +116,7 @@ class StandInEngine(RayEngine):
 
 
 def measured_rollout(config: Config, data: Dataset) -> float:
-    """Seconds of one ticket, on one core of this machine."""
+    """Seconds per ticket on one core of this machine."""
     worker = make_worker(config, data)
     worker.load(0, worker.model.weights())
     times = []
@@ -125,18 +128,18 @@ def measured_rollout(config: Config, data: Dataset) -> float:
 
 
 def cpu_seconds() -> Counter[str]:
-    """CPU time so far of the driver, of the processes that stand in, and of Ray's own."""
+    """CPU seconds used so far by the driver, by the stand-ins, and by Ray's own processes."""
     me = psutil.Process()
     spent: Counter[str] = Counter()
     for process in [me, *me.children(recursive=True)]:
-        times, stands_in = process.cpu_times(), process.cmdline()[0].startswith(STAND_INS)
-        whose = "driver" if process == me else "stand-ins" if stands_in else "Ray's own"
+        times, stand_in = process.cpu_times(), process.cmdline()[0].startswith(STAND_INS)
+        whose = "driver" if process == me else "stand-ins" if stand_in else "Ray's own"
         spent[whose] += times.user + times.system
     return spent
 
 
 def measure(config: Config, data: Dataset, state: LearnerState, seconds: float) -> str:
-    engine = StandInEngine(config, data, state, seconds)
+    engine = StandInEngine(config, data, state)
     count, groups = config.actors.count, config.batch_size // config.rollout_size
     try:
         done, began, before = 0, 0.0, Counter()
@@ -157,23 +160,24 @@ def measure(config: Config, data: Dataset, state: LearnerState, seconds: float) 
     reached = f"{tickets:8.1f} tickets/s of {count / seconds:8.1f} ideal = {tickets * seconds / count:.2f}"
     each = ", ".join(f"{whose} {1e3 * cpu[whose] / (groups * STEPS):.1f} ms" for whose in cpu)
     busy = f"{cpu.total() / passed:.2f} of {len(os.sched_getaffinity(0))} cores"
-    return f"  {count:>3} actors  {reached}\n    driver: {shares}\n    CPU of a ticket: {each}; {busy} busy"
+    return f"  {count:>3} actors  {reached}\n    driver: {shares}\n    CPU per ticket: {each}; {busy} busy"
 
 
 def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
-        words = ["scale=paper", "device=cpu", "precision=float32", "rollout_size=16", "lag=1", "eval.every=0"]
-        words += ["checkpoint.every=1000000", "task.train_rows=20000", f"data.dir={folder}"]
-        config = compose(words)
+        overrides = ["scale=paper", "device=cpu", "precision=float32", "rollout_size=16", "lag=1", "eval.every=0"]
+        overrides += ["checkpoint.every=1000000", "task.train_rows=20000", f"data.dir={folder}"]
+        config = compose(overrides)
         data = open_data(config, task_of(config))
         state = initial_state(lay_out(config, data.shape), 0)
         seconds = float(sys.argv[1]) if len(sys.argv) > 1 else measured_rollout(config, data)
         print(f"a rollout takes {seconds:.3f} s; a step is 64 tickets, lag=1; target >= 0.90 of the ideal")
         ray_session.start(cpus_wanted(config))
         try:
-            for count in COUNTS:
-                print(measure(compose([*words, f"actors.count={count}"]), data, state, seconds), flush=True)
+            with stand_ins(seconds):
+                for count in COUNTS:
+                    print(measure(compose([*overrides, f"actors.count={count}"]), data, state, seconds), flush=True)
         finally:
             ray.shutdown()
 

@@ -1,17 +1,19 @@
-"""Autoregression: y_L = x_L, y_i = prod_{j>i} [(y_j + x_i) mod (p-1) + 1] mod p. Easy from right to left only."""
+"""Autoregression: y_L = x_L, y_i = prod_{j>i} [(y_j + x_i) mod (p-1) + 1] mod p. Easy only from right to left."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from data.task_type import TaskType
 from data.vocab import Vocabulary
-from recor_dist.core.config import GeneratedTaskConfig, Mistake, setting
+from recor_dist.core.config import GeneratedTaskConfig
 from recor_dist.core.messages import Rows
+from recor_dist.core.setting import Mistake, setting
 
 
 @dataclass
 class ArgConfig(GeneratedTaskConfig):
-    """Autoregression: each response token depends on all that stand behind it."""
+    """Autoregression: each response token depends on all tokens after it."""
 
     name: str = setting("arg", "the task", choices=("arg",))
     length: int = setting(20, "L: tokens in the prompt, and in the response", at_least=1, at_most=1024)
@@ -29,9 +31,14 @@ def vocabulary(task: ArgConfig) -> Vocabulary:
     return Vocabulary(tuple(str(value) for value in range(task.modulus)))
 
 
+def lengths(task: ArgConfig) -> tuple[int, int]:
+    """N and M."""
+    return task.length, task.length
+
+
 def respond(prompts: np.ndarray, modulus: int) -> np.ndarray:
     """Responses (R, L) to prompts (R, L)."""
-    x = prompts.astype(np.int64).T  # (L, R): columns of the rows lie together
+    x = prompts.astype(np.int64).T  # (L, R): each position is contiguous in memory
     y = np.empty_like(x)
     y[-1] = x[-1]
     for i in range(len(x) - 2, -1, -1):
@@ -45,3 +52,15 @@ def respond(prompts: np.ndarray, modulus: int) -> np.ndarray:
 def sample(task: ArgConfig, random: np.random.Generator, rows: int) -> Rows:
     prompts = random.integers(0, task.modulus, size=(rows, task.length), dtype=np.uint8)
     return Rows(prompts, respond(prompts, task.modulus))
+
+
+TASK = TaskType(
+    schema=ArgConfig,
+    name="ARG",
+    title="Autoregression",
+    vocabulary=vocabulary,
+    lengths=lengths,
+    sample=sample,
+    order="reversed",
+    coordinates=lambda task: {"place": np.arange(task.length)},
+)

@@ -1,8 +1,8 @@
-"""Anyone's rows: a Parquet or JSONL file with `prompt` and `response`, or a folder with one file a split.
+"""The user's own rows: a Parquet or JSONL file with `prompt` and `response`, or a folder with one file per split.
 
-Strings are read as characters, lists as tokens. An optional `order` lists the slots of a response in the order in
-which they are best filled. A single file is cut into splits by the hash of the prompt; from a folder, the files train,
-val and test are taken as they are. Whatever cannot be read is refused with its row, counted from 1.
+Strings are read as characters, lists as tokens. An optional `order` lists the slots of a response in the order in which
+they are best filled. A single file is split by a hash of the prompt; the files train, val and test of a folder are used
+unchanged. An error names the row, counted from 1.
 """
 
 import hashlib
@@ -18,10 +18,12 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from data.splits import SPLITS, split_of
+from data.task_type import TaskType
 from data.vocab import PAD, Vocabulary
-from recor_dist.core.config import Mistake, TaskConfig, setting
+from recor_dist.core.config import TaskConfig
 from recor_dist.core.files import open_folder, split_name
 from recor_dist.core.messages import Rows
+from recor_dist.core.setting import Mistake, setting
 
 
 @dataclass
@@ -58,7 +60,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Source:
-    """A source that was read, checked and split."""
+    """A source after reading, checking and splitting."""
 
     examples: dict[str, list[Example]]
     checksum: str
@@ -79,7 +81,7 @@ class Source:
 
 
 def read_source(task: CustomConfig, path: str) -> Source:
-    """Reads data.source. Raises Mistake, with the row, for anything that is not as it should be."""
+    """Reads data.source. Raises Mistake, which names the row, for anything malformed."""
     files = _files(path)
     sha = hashlib.sha256()
     examples: dict[str, list[Example]] = {}
@@ -98,7 +100,7 @@ def read_source(task: CustomConfig, path: str) -> Source:
     tokens = {token for e in everything for token in e.prompt + e.response}
     if PAD in tokens:
         raise Mistake(
-            f"data.source: the token {PAD} of {path} is reserved; rename it (shorter rows are padded by themselves)"
+            f"data.source: the token {PAD} of {path} is reserved; rename it (shorter rows are padded automatically)"
         )
     padded = any(len(e.prompt) < N or len(e.response) < M for e in everything)
     with_order = sum(e.order is not None for e in everything)
@@ -139,7 +141,7 @@ def _files(path: str) -> dict[str, _File]:
 
 
 def _read(file: _File) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a file with their numbers; a JSONL row has that of its line."""
+    """The rows of a file with their numbers; for JSONL, line numbers."""
     with file.folder.open_input_file(file.name) as stream:
         if file.name.endswith(".jsonl"):
             yield from _read_jsonl(stream.read(), file.name)
@@ -194,7 +196,7 @@ def _example(row: dict[str, Any], where: str, task: CustomConfig) -> Example:
 
 def _tokens(value: Any, where: str) -> tuple[str, ...]:
     if value is None:
-        raise Mistake(f"data.source: null {where}")
+        raise Mistake(f"data.source: the {where} is null")
     if isinstance(value, str):
         return tuple(value)
     if isinstance(value, list) and all(isinstance(t, str | int) and not isinstance(t, bool) for t in value):
@@ -203,7 +205,7 @@ def _tokens(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _hold_out(examples: dict[str, list[Example]], path: str) -> dict[str, list[Example]]:
-    """Fills the splits that have no file of their own from train, by the hash of the prompt."""
+    """Fills the splits without a file from train, by a hash of the prompt."""
     missing = [split for split in SPLITS if split not in examples]
     split = split_of(e.key for e in examples["train"])
     held = {name: [e for e, s in zip(examples["train"], split, strict=True) if SPLITS[s] == name] for name in missing}
@@ -211,18 +213,21 @@ def _hold_out(examples: dict[str, list[Example]], path: str) -> dict[str, list[E
     for name, rows in {**held, "train": kept}.items():
         if not rows:
             raise Mistake(
-                f"data.source: {path} has too few different prompts to hold out a {name} split; "
+                f"data.source: {path} has too few different prompts for a {name} split; "
                 "give a folder with train, val and test files"
             )
     result = {**examples, **held, "train": kept}
     for other in ("val", "test"):
         shared = {e.key for e in result["train"]} & {e.key for e in result[other]}
         if shared:
-            log.warning("data.source: %d prompts of %s stand in train as well", len(shared), other)
+            log.warning("data.source: %d prompts of %s are in train as well", len(shared), other)
     return result
 
 
 def _with_pads_first(example: Example, M: int) -> np.ndarray:
-    """PAD slots need no deduction: they come first, in reading order."""
+    """PAD slots need no deduction, so they come first, in reading order."""
     assert example.order is not None
     return np.array([*range(len(example.response), M), *example.order], dtype=np.int16)
+
+
+TASK = TaskType(schema=CustomConfig, name="custom", title="Custom rows", read_source=read_source)

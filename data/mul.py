@@ -4,14 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data.task_type import TaskType
 from data.vocab import Vocabulary
-from recor_dist.core.config import GeneratedTaskConfig, setting
+from recor_dist.core.config import GeneratedTaskConfig
 from recor_dist.core.messages import Rows
+from recor_dist.core.setting import setting
 
 
 @dataclass
 class MulConfig(GeneratedTaskConfig):
-    """Multiplication `x*y=` of a long number and a short one."""
+    """Multiplication `x*y=` of a long number by a short one."""
 
     name: str = setting("mul", "the task", choices=("mul",))
     digits: int = setting(20, "digits of x", at_least=1, at_most=1024)
@@ -28,8 +30,13 @@ def vocabulary(_: MulConfig) -> Vocabulary:
     return Vocabulary((*"0123456789", "*", "="))
 
 
+def lengths(task: MulConfig) -> tuple[int, int]:
+    """N and M: `x*y=`, and as many digits as x and y have together."""
+    return task.digits + task.factor_digits + 2, task.slots()
+
+
 def multiply(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Digits of the products: x (R, n), y (R, m) -> (R, n + m). Long multiplication, so that no integer is too long."""
+    """Digits of the products: x (R, n), y (R, m) -> (R, n + m). Long multiplication, so no integer overflows."""
     n, m = x.shape[1], y.shape[1]
     columns = np.zeros((len(x), n + m), dtype=np.int64)
     for j in range(m):
@@ -44,8 +51,29 @@ def sample(task: MulConfig, random: np.random.Generator, rows: int) -> Rows:
     x = random.integers(0, 10, size=(rows, task.digits), dtype=np.uint8)
     x[:, 0] = random.integers(1, 10, size=rows, dtype=np.uint8)
     y = random.integers(0, 10, size=(rows, task.factor_digits), dtype=np.uint8)
-    # 0 and 1 are drawn again, which leaves the rest uniform.
+    # Redrawing 0 and 1 leaves the other factors uniform.
     while len(trivial := np.flatnonzero((y[:, :-1] == 0).all(1) & (y[:, -1] < 2))):
         y[trivial] = random.integers(0, 10, size=(len(trivial), task.factor_digits), dtype=np.uint8)
     sign = np.ones((rows, 1), dtype=np.uint8)
     return Rows(np.concatenate([x, TIMES * sign, y, EQUALS * sign], axis=1), multiply(x, y))
+
+
+def read_prompt(task: MulConfig, text: str) -> str:
+    """`1234*5` is `1234*05=`: the factor's leading zeros and the `=` may be omitted."""
+    if text.count("*") != 1:
+        return text
+    x, y = "".join(text.split()).removesuffix("=").split("*")
+    return f"{x}*{y.zfill(task.factor_digits)}="
+
+
+TASK = TaskType(
+    schema=MulConfig,
+    name="MUL",
+    title="Multiplication",
+    vocabulary=vocabulary,
+    lengths=lengths,
+    sample=sample,
+    order="reversed",
+    read_prompt=read_prompt,
+    coordinates=lambda task: {"place": np.arange(task.slots())[::-1]},  # decimal places: the last digit is place 0
+)

@@ -1,7 +1,7 @@
-"""Shards made by all machines of a Ray cluster.
+"""Makes shards on all nodes of a Ray cluster.
 
-Rows come back to the driver, which writes them: other nodes need not reach the folder, and a node that is lost while it
-makes a shard costs no more than making that one again.
+Tasks return rows to the driver, which writes them. So other nodes need no access to the folder, and if a node is lost,
+only the shards it was making are made again.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,14 @@ import ray
 from data.prepare import Job, Made, store_shard
 from data.shards import NotedRows
 from data.tasks import task_of
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core.config import Config
+from recor_dist.core.setting import Mistake
 
-A_CPU = 2  # shards under way for each CPU: one being made, one in hand
+PER_CPU = 2  # shards in flight per CPU: one being made and one queued
 
 
 def make_over_cluster(jobs: list[Job]) -> Iterator[Made]:
-    """Yields shards as they come; nodes that join are used. Ray must be connected."""
+    """Yields shards as they are made; nodes that join later are used too. Ray must be connected."""
     remote = ray.remote(max_retries=3)(rows_of_shard)
     waiting, under_way = list(reversed(jobs)), {}
     try:
@@ -30,8 +31,8 @@ def make_over_cluster(jobs: list[Job]) -> Iterator[Made]:
             ready, _ = ray.wait(list(under_way), timeout=patience)
             if not ready:
                 raise Mistake(
-                    f"deadline.join={patience:g}: none of {len(under_way)} shards was made in that time; "
-                    "are all CPUs of the cluster taken? See `ray status`; the same command goes on where it stopped"
+                    f"deadline.join={patience:g}: none of {len(under_way)} shards was made within that time; are all "
+                    "CPUs of the cluster in use? See `ray status`; the same command resumes with the missing shards"
                 )
             for ref in ready:
                 yield store_shard(*under_way.pop(ref), _rows(ref))
@@ -41,13 +42,13 @@ def make_over_cluster(jobs: list[Job]) -> Iterator[Made]:
 
 
 def rows_of_shard(config: Config, split: str, index: int) -> NotedRows:
-    """Runs anywhere."""
+    """Runs on any node."""
     return task_of(config).make_shard(split, index)
 
 
 def _room(config: Config) -> int:
-    """How many shards may be under way: data.jobs, or more when nodes have joined."""
-    return config.data.jobs or A_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    """How many shards may be in flight: data.jobs, or by default in proportion to the CPUs now in the cluster."""
+    return config.data.jobs or PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def _rows(ref: ray.ObjectRef) -> NotedRows:
@@ -59,6 +60,6 @@ def _rows(ref: ray.ObjectRef) -> NotedRows:
         raise
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError):
         raise Mistake(
-            "a process that made puzzles was killed time and again, perhaps for want of memory; set data.jobs to make "
-            "fewer at once; the same command goes on where it stopped"
+            "data.jobs: a process that makes puzzles was killed repeatedly, perhaps because it ran out of memory; "
+            "set a smaller number; the same command resumes with the missing shards"
         ) from None

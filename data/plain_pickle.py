@@ -1,7 +1,7 @@
-"""Pickles from strangers: plain containers, numbers, strings and arrays of integers come out; nothing else goes in.
+"""Reads untrusted pickles of plain containers, numbers, strings and integer arrays, and refuses all others.
 
-A pickle is a program that may call whatever it names. Here it can name nothing but the few words with which NumPy
-writes an array, and even these mean harmless classes of ours: NumPy's own trust the bytes they are given.
+A pickle is a program that may call anything it names. Here it can name only the few functions and classes with which
+NumPy writes an array, and even those are replaced by harmless classes of ours, because NumPy's own trust their input.
 """
 
 import io
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-DEEPEST = 8  # lists within lists; a table has two
+DEEPEST = 8  # nested lists; a table has two
 
 
 class RefusedPickle(ValueError):
@@ -19,11 +19,11 @@ class RefusedPickle(ValueError):
 
 
 class _Dtype:
-    """Stands for numpy.dtype: whole numbers only."""
+    """Replaces numpy.dtype: integers only."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         if code not in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"):
-            raise RefusedPickle(f"it holds an array of {code!r}; whole numbers are expected")
+            raise RefusedPickle(f"it holds an array of {code!r}; only integers are read")
         self.code, self.byte_order = code, "<"
 
     def __setstate__(self, state: Any) -> None:
@@ -36,7 +36,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for numpy.ndarray, and for the functions that begin one or read a number."""
+    """Replaces numpy.ndarray and the functions that create arrays and scalars."""
 
     def __init__(self, *_: Any) -> None:
         self.values = np.empty(0, dtype=np.int64)
@@ -59,32 +59,32 @@ class _FromBuffer(_Array):
 class _Scalar(_Array):
     def __init__(self, dtype: Any, content: Any) -> None:
         if not isinstance(dtype, _Dtype):
-            raise RefusedPickle("it holds a number of no known kind")
+            raise RefusedPickle("it holds a number of an unknown type")
         self.values = _shaped(dtype.read(content), (), False)
 
 
 class _Encode:
-    """Stands for the function with which older pickles write bytes: gives bytes."""
+    """Replaces the function with which older pickles write bytes; gives bytes."""
 
     def __new__(cls, text: Any, encoding: Any = None) -> bytes:
         if not isinstance(text, str) or encoding != "latin1":
-            raise RefusedPickle("it encodes what is no text")
+            raise RefusedPickle("it encodes something that is not text")
         return text.encode("latin1")
 
     def __setstate__(self, _: Any) -> None:
-        raise RefusedPickle("it changes what is not its own")
+        raise RefusedPickle("it sets the state of bytes")
 
 
 def _shaped(values: np.ndarray, shape: Any, fortran: bool) -> np.ndarray:
     if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
-        raise RefusedPickle("it holds an array of no shape")
+        raise RefusedPickle("it holds an array with an invalid shape")
     if math.prod(shape) != len(values):
-        raise RefusedPickle("it holds an array whose size is not that of its content")
+        raise RefusedPickle("it holds an array whose shape does not match its content")
     return values.reshape(shape, order="F" if fortran else "C")
 
 
 _WORDS = {("numpy", "dtype"): _Dtype, ("numpy", "ndarray"): _Array, ("_codecs", "encode"): _Encode}
-for _core in ("numpy.core", "numpy._core"):  # before and since NumPy 2
+for _core in ("numpy.core", "numpy._core"):  # before NumPy 2, and since
     _WORDS[f"{_core}.multiarray", "_reconstruct"] = _Array
     _WORDS[f"{_core}.multiarray", "scalar"] = _Scalar
     _WORDS[f"{_core}.numeric", "_frombuffer"] = _FromBuffer
@@ -98,7 +98,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(content: bytes) -> Any:
-    """What a pickle holds, arrays and NumPy's numbers as objects with `values`. RefusedPickle if it is not plain."""
+    """The content of a pickle, with NumPy's arrays and scalars as objects with `values`. RefusedPickle if not plain."""
     try:
         return _Unpickler(io.BytesIO(content)).load()
     except RefusedPickle:
@@ -111,12 +111,12 @@ def load(content: bytes) -> Any:
 
 
 def plain(value: Any, deepest: int = DEEPEST) -> Any:
-    """A value with its arrays and numbers as lists and ints. RefusedPickle if it is too deep, as a list that holds
-    itself is."""
+    """A value with its arrays and scalars as lists and ints. RefusedPickle if it is nested too deeply, for example in
+    a list that contains itself."""
     if isinstance(value, _Array):
         return value.values.tolist()
     if isinstance(value, list | tuple):
         if not deepest:
-            raise RefusedPickle(f"holds more than {DEEPEST} lists within lists, perhaps one that holds itself")
+            raise RefusedPickle(f"nests lists more than {DEEPEST} deep; does one contain itself?")
         return [plain(item, deepest - 1) for item in value]
     return value

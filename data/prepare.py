@@ -1,4 +1,4 @@
-"""`python -m data.prepare task=arg ...`: makes a data set, or verifies one and rebuilds just its bad shards."""
+"""`python -m data.prepare task=arg ...`: makes a data set, or verifies one and rebuilds only its bad shards."""
 
 import logging
 import multiprocessing
@@ -14,18 +14,20 @@ from dataclasses import asdict
 from functools import partial
 
 from pyarrow import fs
+from rich.console import Console
 
-from data import sudoku, zebra
+from data.layouts import draw_side_by_side
 from data.shards import BadShard, Dataset, Manifest, ShardEntry, read_notes, read_shard, shard_name, write_shard
 from data.splits import SPLITS
-from data.sudoku import SudokuConfig
-from data.tasks import Task, task_of
-from data.zebra import ZebraConfig
+from data.tasks import TASKS, Task, task_of
+from data.vocab import Vocabulary
 from recor_dist.core.command import command
-from recor_dist.core.config import Config, Mistake, digest
-from recor_dist.core.files import exclusive, exists, join, open_folder, write_json
+from recor_dist.core.config import Config, TaskConfig, digest
+from recor_dist.core.files import exists, join, open_folder, write_json
+from recor_dist.core.locks import exclusive
 from recor_dist.core.messages import Rows
 from recor_dist.core.progress import progress_bar, set_up_logging
+from recor_dist.core.setting import Mistake
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +42,14 @@ def open_data(config: Config, task: Task, run: Run | None = None) -> Dataset:
 
 
 def find_data(config: Config, task: Task) -> Dataset | None:
-    """The data set of a task, where it was prepared."""
+    """The data set of a task, or None if it was not prepared."""
     return Dataset.open(_uri(config, task), task.spec, _remedy(config))
 
 
 def prepare(config: Config, task: Task, run: Run | None = None) -> Dataset:
-    """Makes every shard that is missing or bad, and the manifest. Goes on where an interrupted preparation stopped.
+    """Makes every shard that is missing or bad, and the manifest. Resumes an interrupted preparation.
 
-    `run` is who makes slow shards, this machine's processes by default; it may yield what was made in any order.
+    `run` makes the slow shards, by default in processes on this machine; it may yield them in any order.
     """
     uri = _uri(config, task)
     folder = open_folder(uri, create=True)
@@ -82,14 +84,14 @@ def _shards(task: Task) -> Iterator[tuple[str, int]]:
 def _good_shard(
     folder: fs.SubTreeFileSystem, task: Task, split: str, index: int, listed: ShardEntry | None
 ) -> ShardEntry | None:
-    """The entry of a shard that is there and as the manifest lists it; None if it is to be made."""
+    """The entry of a shard that exists and matches the manifest; None if it must be made."""
     try:
         _, entry = read_shard(folder, task.spec, split, index)
         if listed and entry != listed:
             raise BadShard(f"shard {entry.file} does not have the checksum of the manifest")
     except BadShard as bad:
         if exists(folder, shard_name(split, index)):
-            log.warning("%s: building it again", bad)
+            log.warning("%s: rebuilding it", bad)
         return None
     return entry
 
@@ -98,7 +100,7 @@ def _good_shard(
 
 
 def make_shard(config: Config, split: str, index: int, listed: ShardEntry | None, task: Task | None = None) -> Made:
-    """Makes one shard where it belongs. Needs nothing but its arguments, so any process may call it."""
+    """Makes one shard and writes it. Depends on its arguments only, so any process may call it."""
     task = task or task_of(config)
     return store_shard(config, split, index, listed, task.make_shard(split, index), task)
 
@@ -106,14 +108,14 @@ def make_shard(config: Config, split: str, index: int, listed: ShardEntry | None
 def store_shard(
     config: Config, split: str, index: int, listed: ShardEntry | None, rows: Rows, task: Task | None = None
 ) -> Made:
-    """Writes the rows of one shard where it belongs."""
+    """Writes the rows of one shard."""
     task = task or task_of(config)
     uri = _uri(config, task)
     entry = write_shard(open_folder(uri), task.spec, split, index, rows)
     if listed and entry != listed:
         raise Mistake(
-            f"data.dir: shard {entry.file} of {uri} was built again and came out different: "
-            "numpy draws other numbers here; move the folder away to start a new data set"
+            f"data.dir: shard {entry.file} of {uri} came out different when rebuilt: this numpy draws other numbers; "
+            "move the folder away to start a new data set"
         )
     return split, index, entry
 
@@ -131,7 +133,7 @@ def _in_this_process(task: Task, jobs: list[Job]) -> Iterator[Made]:
 
 
 def _in_processes(processes: int, jobs: list[Job]) -> Iterator[Made]:
-    """Several processes on this machine. After an interruption, shards that are under way are finished first."""
+    """Several processes on this machine. An interruption first finishes the shards in progress."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_end_with_parent) as pool:
         futures = [pool.submit(make_shard, *job) for job in jobs]
@@ -140,15 +142,15 @@ def _in_processes(processes: int, jobs: list[Job]) -> Iterator[Made]:
                 yield future.result()
         except BrokenProcessPool:
             raise Mistake(
-                f"data.jobs={processes}: a process that made puzzles was killed, perhaps for want of memory; "
-                "the same command goes on where it stopped"
+                f"data.jobs={processes}: a process that made puzzles was killed, perhaps because memory ran out; "
+                "run the same command again to resume"
             ) from None
         finally:
-            pool.shutdown(cancel_futures=True)  # leaving the `with` alone would first make every shard
+            pool.shutdown(cancel_futures=True)  # without this, leaving the `with` would first make every shard
 
 
 def _end_with_parent() -> None:
-    """A worker leaves Ctrl-C to its parent, and ends when that is killed."""
+    """A worker ignores Ctrl-C, which its parent handles, and exits when its parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -156,7 +158,7 @@ def _end_with_parent() -> None:
 
 
 def cluster_if_any() -> Run | None:
-    """Who makes slow shards where a Ray cluster can be reached: all of its machines."""
+    """A `run` for `prepare` that uses all machines of the Ray cluster; None if no cluster can be reached."""
     from recor_dist.core import ray_session  # here, as Ray's import takes a second
 
     if not ray_session.connect():
@@ -166,17 +168,17 @@ def cluster_if_any() -> Run | None:
     return make_over_cluster
 
 
-# --- where it lies, and the command ----------------------------------------------------------------------------------
+# --- its place, and the command ----------------------------------------------------------------------------------
 
 
 def _uri(config: Config, task: Task) -> str:
-    if config.data.source and config.task.name != "custom":  # an imported data set stays where it is
+    if config.data.source and not TASKS[config.task.name].read_source:  # an imported data set is used in place
         return config.data.source
     return join(config.data.dir, f"{config.task.name}-{digest(task.spec)[:12]}")
 
 
 def _remedy(config: Config) -> str:
-    """The command that prepares the data of the command that is running."""
+    """The command that prepares the data of the running command."""
     words = [word for word in sys.argv[1:] if word.startswith(("task", "data."))]
     return shlex.join(["python", "-m", "data.prepare", f"scale={config.scale}", *words])
 
@@ -188,17 +190,31 @@ def main(config: Config) -> None:
     counts = ", ".join(f"{data.rows_of(split):,} {split}" for split in SPLITS)
     print(f"{data.uri}: {counts} rows, N={task.N}, M={task.M}, V={len(task.vocabulary.tokens)}")
     print(f"manifest sha256 {data.manifest.checksum}")
-    if isinstance(config.task, SudokuConfig | ZebraConfig):
-        left_out = sum(read_notes(data.folder, split, index)[1] for split, index in _shards(task))
-        if left_out:
-            print(f"{left_out:,} puzzles were left out: their clues take more than {task.N} tokens")
-        print("the first row of test:", show_row(config.task, data.read_split("test", 0, 1)), sep="\n\n")
+    if task.slow:
+        dropped = sum(read_notes(data.folder, split, index)[1] for split, index in _shards(task))
+        if dropped:
+            print(f"dropped {dropped:,} puzzles whose prompts have more than {task.N} tokens")
+    first = data.read_split("test", 0, 1)
+    print("the first test row:", show_row(config.task, data.vocabulary, first), sep="\n\n")
 
 
-def show_row(task: SudokuConfig | ZebraConfig, rows: Rows) -> str:
-    """The first of some rows, as a board or as a table of houses."""
-    row = rows.prompts[0], rows.responses[0], rows.orders[0]
-    return sudoku.show(*row) if isinstance(task, SudokuConfig) else zebra.show(*row, wide=task.range_of("houses")[1])
+def show_row(task: TaskConfig, vocabulary: Vocabulary, rows: Rows) -> str:
+    """The first of some rows, for people: clues, answer, and the step at which each slot is filled, if known."""
+    row, M = TASKS[task.name], rows.responses.shape[1]
+    prompt, response = vocabulary.decode(rows.prompts[0]), vocabulary.decode(rows.responses[0])
+    layout = row.layout(task, prompt, M, response)
+    panels = {"puzzle": [prompt[slot] if slot in layout.givens else "·" for slot in range(M)]} if layout.givens else {}
+    panels["answer"] = [row.display_name(task, slot, token) for slot, token in enumerate(response)]
+    if rows.orders is not None:
+        deduced = [slot for slot in rows.orders[0].tolist() if slot not in layout.free]
+        steps = {slot: str(step) for step, slot in enumerate(deduced, start=1)}
+        panels["step"] = [steps.get(slot, "·") for slot in range(M)]
+    console = Console(width=1000, color_system=None)
+    with console.capture() as shown:
+        for number, clue in enumerate(layout.clues, start=1):
+            console.print(f"{number:3}. {clue['text']}")
+        console.print(draw_side_by_side(layout, panels))
+    return "\n".join(line.rstrip() for line in shown.get().splitlines())
 
 
 if __name__ == "__main__":

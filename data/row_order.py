@@ -1,8 +1,8 @@
-"""In which order rows are trained on: a pure function of (seed, position).
+"""The order of the training rows: a pure function of (seed, position).
 
-Rows form one endless stream, epoch after epoch. An epoch is a shuffle of the shards, and inside each shard a shuffle
-of its rows. Position n B + i of the stream is row i of step n's batch. Each row comes exactly once an epoch; readers
-need not know of each other, and there is no position to save.
+Rows form one endless stream, epoch after epoch. Each epoch shuffles the shards, and the rows within each shard.
+Position n B + i of the stream is row i of step n's batch. Each row appears exactly once per epoch. Readers need not
+know about each other, and there is no position to save.
 """
 
 from functools import lru_cache
@@ -14,13 +14,13 @@ from recor_dist.core.rng import rng
 
 class RowOrder:
     def __init__(self, seed: int, shard_rows: tuple[int, ...]) -> None:
-        """shard_rows: how many rows each shard of the training split has."""
+        """`shard_rows`: the number of rows of each training shard."""
         self.seed, self.shard_rows, self.rows = seed, np.array(shard_rows), sum(shard_rows)
         self._shards = lru_cache(maxsize=2)(self._shuffle_shards)
         self._rows = lru_cache(maxsize=4)(self._shuffle_rows)
 
     def _shuffle_shards(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The shards of an epoch in their order, and where each begins."""
+        """The shards of an epoch in order, and the offset of each."""
         shards = rng(self.seed, "shards", epoch).permutation(len(self.shard_rows))
         return shards, np.concatenate([[0], np.cumsum(self.shard_rows[shards])])
 

@@ -1,11 +1,11 @@
-"""Parquet shards and their manifest: how rows lie on disk, and how a wrong one is found out.
+"""Parquet shards and their manifest: how rows are stored, and how a bad shard is detected.
 
-A data set is a folder (any URI that pyarrow knows) of shards and a manifest.json that is written last:
+A data set is a folder (any URI that pyarrow supports) of shards and a manifest.json that is written last:
 
     train-00000.parquet ...   val-00000.parquet   test-00000.parquet   manifest.json
 
-Checksums are over decoded rows, not over file bytes, which differ between writers. Every shard also carries its own
-description, so that one from another configuration is recognised and a lost manifest can be put together again.
+Checksums are over decoded rows, not over file bytes, which differ between writers. Every shard also contains its own
+description, so a shard of another configuration is recognized and a lost manifest can be rebuilt.
 """
 
 import hashlib
@@ -22,23 +22,24 @@ from pyarrow import fs
 
 from data.row_order import RowOrder
 from data.vocab import Vocabulary
-from recor_dist.core.config import Mistake, digest
+from recor_dist.core.config import digest
 from recor_dist.core.files import open_folder, read_json, write_atomically
 from recor_dist.core.messages import Rows, Shape
+from recor_dist.core.setting import Mistake
 
 KEY = b"recor_dist"
 
 
 @dataclass(frozen=True)
 class NotedRows(Rows):
-    """Rows with more to tell of each; it lies in columns of its own, which training never reads."""
+    """Rows with notes on each, stored in extra columns that training never reads."""
 
     notes: dict[str, np.ndarray] = field(default_factory=dict)  # name -> (R,) or (R, width), any integers
-    left_out: int = 0  # candidates that were good but too long
+    left_out: int = 0  # valid candidates that were too long
 
 
 class BadShard(Mistake):
-    """A shard that cannot be trained on; its text names the file and what is wrong with it."""
+    """A shard that cannot be used. The message names the file and what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class ShardEntry:
 class Manifest:
     """What a data set holds."""
 
-    spec: dict  # task, parameters, seed and cut: what the rows are a pure function of
+    spec: dict  # task, parameters, seed and shard size; the rows are a pure function of it
     N: int
     M: int
     vocabulary: list[str]
@@ -72,7 +73,7 @@ class Manifest:
 
 
 class ShardFolder(Protocol):
-    """What a data set asks of the place where its shards are."""
+    """What a data set needs from the place where its shards are."""
 
     def open_input_file(self, name: str) -> pa.NativeFile: ...
 
@@ -82,7 +83,7 @@ def shard_name(split: str, index: int) -> str:
 
 
 def checksum(rows: Rows) -> str:
-    """SHA-256 of decoded rows, the same whatever integer type or file they came in."""
+    """SHA-256 of decoded rows, independent of the file format and of the integer type."""
     sha = hashlib.sha256()
     for array in (rows.prompts, rows.responses, rows.orders):
         if array is not None:
@@ -91,21 +92,21 @@ def checksum(rows: Rows) -> str:
 
 
 def write_shard(folder: fs.SubTreeFileSystem, spec: dict, split: str, index: int, rows: Rows) -> ShardEntry:
-    """Writes a shard under a name that appears only when it is complete."""
+    """Writes a shard. Its file appears only once it is complete."""
     notes, left_out = (rows.notes, rows.left_out) if isinstance(rows, NotedRows) else ({}, 0)
     columns = {"prompt": rows.prompts, "response": rows.responses, "order": rows.orders, **notes}
     entry = ShardEntry(shard_name(split, index), len(rows), checksum(rows))
     table = pa.table({name: _to_column(array) for name, array in columns.items() if array is not None})
     described = json.dumps({"spec": digest(spec), **asdict(entry), "left_out": left_out})
     sink = pa.BufferOutputStream()
-    # Notes are not part of the checksum over rows: their pages have their own.
+    # The checksum over rows does not cover notes; page checksums do.
     pq.write_table(table.replace_schema_metadata({KEY: described}), sink, compression="zstd", write_page_checksum=True)
     write_atomically(folder, entry.file, sink.getvalue())
     return entry
 
 
 def read_shard(folder: ShardFolder, spec: dict, split: str, index: int) -> tuple[Rows, ShardEntry]:
-    """Reads and verifies a shard; BadShard if it is missing, damaged or of another data set."""
+    """Reads and verifies a shard; BadShard if it is missing, damaged or from another data set."""
     name = shard_name(split, index)
     try:
         with folder.open_input_file(name) as file:
@@ -116,18 +117,18 @@ def read_shard(folder: ShardFolder, spec: dict, split: str, index: int) -> tuple
     except FileNotFoundError:
         raise BadShard(f"shard {name} is missing") from None
     except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, MemoryError) as error:
-        # A flipped bit can be anywhere: in the data, the metadata, or the schema that says how to read them.
+        # A flipped bit can be anywhere: in the data, in the metadata, or in the schema.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadShard(f"shard {name} is corrupt or truncated ({reason})") from None
     if not isinstance(described, dict) or (described.get("spec"), described.get("file")) != (digest(spec), name):
         raise BadShard(f"shard {name} is from another configuration")
     if entry.checksum != described.get("checksum"):
-        raise BadShard(f"shard {name} is corrupt: its rows do not have the checksum that was written with them")
+        raise BadShard(f"shard {name} is corrupt: its rows do not match the checksum stored in it")
     return rows, entry
 
 
 def read_notes(folder: fs.SubTreeFileSystem, split: str, index: int) -> tuple[dict[str, np.ndarray], int]:
-    """What a shard tells of its rows beyond what is trained on, and how many candidates were left out for it."""
+    """The notes of a shard by column, and how many candidates were dropped as too long."""
     with folder.open_input_file(shard_name(split, index)) as file:
         table = pq.read_table(file, page_checksum_verification=True)
     names = [name for name in table.column_names if name not in ("prompt", "response", "order")]
@@ -156,17 +157,17 @@ class Dataset:
     """A prepared data set, open for reading. Shards are verified when they are first read."""
 
     def __init__(self, uri: str, manifest: Manifest, remedy: str, folder: ShardFolder | None = None) -> None:
-        """`remedy`: the command that rebuilds a bad shard, named when there is one. `folder`: where `uri` cannot be
-        reached, another way to the same files."""
+        """`remedy`: the command that rebuilds a bad shard, for error messages. `folder`: another way to read the files,
+        for processes that cannot reach `uri`."""
         self.uri, self.manifest, self.remedy = uri, manifest, remedy
         self.folder = folder or open_folder(uri)
         self.vocabulary = Vocabulary(tuple(manifest.vocabulary))
         self.shape = Shape(manifest.N, manifest.M, len(manifest.vocabulary))
-        # A batch straddles two shards at most times two epochs; one more is read ahead by the next ticket.
+        # A batch usually spans at most two shards in each of two epochs; keep that many.
         self._shard = lru_cache(maxsize=4)(self._read)
 
     def __reduce__(self) -> tuple:
-        """Another process opens the data set anew; it may have another working directory."""
+        """Another process opens the data set again, perhaps in another working directory."""
         return Dataset, (
             self.uri if "://" in self.uri else os.path.abspath(os.path.expanduser(self.uri)),
             self.manifest,
@@ -178,13 +179,15 @@ class Dataset:
 
     @staticmethod
     def open(uri: str, spec: dict, remedy: str) -> "Dataset | None":
-        """The data set at this place; None if it was not prepared (completely) or its manifest is damaged."""
+        """The data set at this URI; None if it is not (completely) prepared or its manifest is damaged."""
         try:
             manifest = Manifest.from_json(read_json(open_folder(uri), "manifest.json"))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
         if manifest.spec != spec:
-            raise Mistake(f"data.dir: {uri} holds another data set than its name says; move it away, then {remedy}")
+            raise Mistake(
+                f"data.dir: {uri} holds a different data set than its name says; move it away, then run {remedy}"
+            )
         return Dataset(uri, manifest, remedy)
 
     def rows_of(self, split: str) -> int:
@@ -198,7 +201,7 @@ class Dataset:
         return Rows.concatenate([self._select("train", shard, rows) for shard, rows in order.locate(start, count)])
 
     def read_split(self, split: str, start: int, count: int) -> Rows:
-        """Rows start .. start + count - 1 of a split, in the order of the shards."""
+        """Rows start .. start + count - 1 of a split, in shard order."""
         parts = []
         for index, entry in enumerate(self.manifest.splits[split]):
             inside = np.arange(max(0, start), min(entry.rows, start + count))
@@ -218,12 +221,12 @@ class Dataset:
         try:
             rows, entry = read_shard(self.folder, self.manifest.spec, split, index)
             if entry != self.manifest.splits[split][index]:
-                raise BadShard(f"shard {entry.file} does not have the checksum of the manifest")
+                raise BadShard(f"shard {entry.file} does not match its checksum in the manifest")
         except BadShard as bad:
-            raise BadShard(f"data.dir: {bad} in {self.uri}; `{self.remedy}` rebuilds just that one") from None
+            raise BadShard(f"data.dir: {bad} in {self.uri}; `{self.remedy}` rebuilds only that shard") from None
         return rows
 
 
 def shard_sizes(rows: int, shard_rows: int) -> list[int]:
-    """How a split is cut: full shards, and the rest."""
+    """The sizes of the shards of a split: full ones, then the remainder."""
     return [min(shard_rows, rows - start) for start in range(0, rows, shard_rows)]

@@ -1,7 +1,7 @@
-"""Train, validation and test are told apart by a hash of the prompt.
+"""A hash of the prompt decides whether a row is for training, validation or test.
 
-The hash knows neither seed nor shard, so rows that were made apart, on other machines or with other seeds, never
-overlap across splits: a prompt belongs to one split for good.
+The hash depends on neither seed nor shard, so rows that were generated on different machines or with different seeds
+never overlap across splits: a prompt always belongs to the same split.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 SPLITS = ("train", "val", "test")
-SHARE = 16  # one sixteenth of all prompts is for validation, one for the test
+SHARE = 16  # one sixteenth of all prompts is for validation, another for the test
 
 
 def split_of(keys: Iterable[bytes]) -> np.ndarray:
@@ -22,10 +22,12 @@ def split_of(keys: Iterable[bytes]) -> np.ndarray:
 
 
 class Classes(NamedTuple):
-    """What is kept of the canonical prompts of rows: enough to split them, and to find the same one elsewhere."""
+    """Hashes of the canonical prompts of rows: enough to split them, and to find duplicates."""
 
     split: np.ndarray  # (R,) index into SPLITS
-    mark: np.ndarray  # (R,) uint64; of two million different prompts, two are taken for the same once in ten million
+    mark: (
+        np.ndarray
+    )  # (R,) uint64; among two million different prompts, the chance of a collision is one in ten million
 
     @staticmethod
     def of(keys: Iterable[bytes]) -> "Classes":

@@ -1,29 +1,33 @@
-"""Sudoku: minimal puzzles with one solution, in the order in which people would fill them."""
+"""Sudoku: minimal puzzles with one solution, and the order in which a person would fill them in."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from data.layouts import Layout
 from data.shards import NotedRows
 from data.splits import SPLITS, split_of
 from data.sudoku_rules import BOX, RECTANGLE, dig, explain, geometry, random_grids
+from data.task_type import Imported, TaskType
 from data.vocab import Vocabulary
-from recor_dist.core.config import GeneratedTaskConfig, Mistake, setting
+from recor_dist.core.config import GeneratedTaskConfig
+from recor_dist.core.setting import Mistake, setting
 
 
 @dataclass
 class SudokuConfig(GeneratedTaskConfig):
-    """Minimal Sudoku puzzles with one solution, their blanks 0."""
+    """Minimal Sudoku puzzles with one solution; 0 is a blank."""
 
     reads_source: ClassVar[str] = "optionally"
 
     name: str = setting("sudoku", "the task", choices=("sudoku",))
-    size: int = setting(9, "cells of a side: 4, 6 or 9", at_least=4, at_most=9)
+    size: int = setting(9, "cells per side: 4, 6 or 9", at_least=4, at_most=9)
     hard: str = setting(
         "none",
-        "which rows are puzzles beyond the seven techniques people use; the others are within them",
+        "which rows are puzzles that the seven human techniques cannot solve",
         choices=("none", "test", "all"),
     )
 
@@ -39,8 +43,8 @@ class SudokuConfig(GeneratedTaskConfig):
         return self.size**2
 
 
-CHUNK = 512  # grids drawn at a time; part of what a shard is a function of
-PATIENCE = 50  # chunks without a puzzle of the wanted kind before giving up
+CHUNK = 512  # grids drawn at a time; a shard's rows depend on it
+PATIENCE = 50  # chunks without a matching puzzle before giving up
 
 
 def vocabulary(task: SudokuConfig) -> Vocabulary:
@@ -53,7 +57,7 @@ def lengths(task: SudokuConfig) -> tuple[int, int]:
 
 
 def canonical(boards: np.ndarray) -> np.ndarray:
-    """Boards (R, n n) with their digits renamed in the order in which they appear; blanks stay 0."""
+    """Boards (R, n n) with digits renamed in order of appearance; blanks stay 0."""
     cells = boards.shape[1]
     n = round(cells**0.5)
     first = np.stack([np.where((boards == d).any(1), (boards == d).argmax(1), cells) for d in range(1, n + 1)], axis=1)
@@ -63,8 +67,8 @@ def canonical(boards: np.ndarray) -> np.ndarray:
 
 
 def keys(puzzles: np.ndarray, solutions: np.ndarray) -> Iterator[bytes]:
-    """What the split of each row goes by: its solution, however its digits are named. There are just twelve such
-    solutions of 4x4 boards; there it is the puzzle."""
+    """The key that decides each row's split: its solution up to renaming digits. 4x4 boards have only twelve such
+    solutions, so there the key is the puzzle."""
     return (key.tobytes() for key in canonical(puzzles if solutions.shape[1] == 16 else solutions))
 
 
@@ -74,7 +78,7 @@ def splits(puzzles: np.ndarray, solutions: np.ndarray) -> np.ndarray:
 
 
 def shard(task: SudokuConfig, split: str, random: np.random.Generator, rows: int) -> NotedRows:
-    """Draws grids, keeps those of the split, digs puzzles from them, and keeps the puzzles of the wanted difficulty."""
+    """Draws grids of the split, digs puzzles from them, and keeps those of the requested difficulty."""
     board, cells, wanted = geometry(task.size), task.size**2, SPLITS.index(split)
     hard = task.hard == "all" or task.hard == split
     parts: list[tuple[np.ndarray, ...]] = []
@@ -83,7 +87,7 @@ def shard(task: SudokuConfig, split: str, random: np.random.Generator, rows: int
         seeds = random.integers(0, 2**64, size=(2, CHUNK), dtype=np.uint64)
         grids = np.empty((CHUNK, cells), dtype=np.uint8)
         random_grids(board, seeds[0], grids)
-        if task.size > 4:  # the puzzle is not needed to tell the split, and takes longer to find
+        if task.size > 4:  # the grid alone decides the split, and digging a puzzle takes longer
             keep = splits(grids, grids) == wanted
             grids, seeds = grids[keep], seeds[:, keep]
         puzzles = np.empty_like(grids)
@@ -97,12 +101,14 @@ def shard(task: SudokuConfig, split: str, random: np.random.Generator, rows: int
         have += len(keep)
         fruitless = 0 if len(keep) else fruitless + 1
         if fruitless == PATIENCE:
-            raise Mistake(f"task.hard={task.hard}: none of {PATIENCE * CHUNK:,} {task.size}x{task.size} grids gave one")
+            raise Mistake(
+                f"task.hard={task.hard}: {PATIENCE * CHUNK:,} {task.size}x{task.size} grids gave no such puzzle"
+            )
     return noted(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def solve_as_people_do(puzzles: np.ndarray, solutions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cell of each step, and the technique it took; both (R, n n)."""
+    """The cell filled at each step and the technique it took, both (R, n n)."""
     orders = np.empty(puzzles.shape, dtype=np.int16)
     techniques = np.empty(puzzles.shape, dtype=np.uint8)
     explain(geometry(round(puzzles.shape[1] ** 0.5)), puzzles, solutions, orders, techniques)
@@ -110,7 +116,7 @@ def solve_as_people_do(puzzles: np.ndarray, solutions: np.ndarray) -> tuple[np.n
 
 
 def noted(puzzles: np.ndarray, solutions: np.ndarray, orders: np.ndarray, techniques: np.ndarray) -> NotedRows:
-    """Rows with the technique of every step, the number of givens and the hardest technique."""
+    """Rows with three notes: the technique of every step, the number of givens, the hardest technique."""
     notes = {
         "technique": techniques,
         "givens": (puzzles > 0).sum(axis=1).astype(np.uint8),
@@ -122,29 +128,45 @@ def noted(puzzles: np.ndarray, solutions: np.ndarray, orders: np.ndarray, techni
 # --- for people ------------------------------------------------------------------------------------------------------
 
 
-def show(prompt: np.ndarray, response: np.ndarray, order: np.ndarray) -> str:
-    """A puzzle, its answer, and the step at which each blank was filled, side by side."""
-    n = round(len(prompt) ** 0.5)
-    steps = np.empty(len(order), dtype=np.int64)
-    steps[order[prompt[order] == 0]] = 1 + np.arange((prompt == 0).sum())
-    boards = {
-        "puzzle": [str(digit) if digit else "·" for digit in prompt],
-        "answer": [str(digit) for digit in response],
-        "order": [str(step) if blank else "·" for step, blank in zip(steps, prompt == 0, strict=True)],
-    }
-    drawn = [_draw(title, cells, n) for title, cells in boards.items()]
-    return "\n".join("    ".join(line).rstrip() for line in zip(*drawn, strict=True))
+def layout(task: SudokuConfig, prompt: list[str], M: int, response: list[str] | None) -> Layout:
+    givens = [slot for slot, token in enumerate(prompt) if token != "0"]
+    return Layout(
+        "board",
+        prompt,
+        rows=task.size,
+        columns=task.size,
+        stride=task.size,
+        box=BOX[task.size],
+        givens=givens,
+        free=givens,
+    )
 
 
-def _draw(title: str, cells: list[str], n: int) -> list[str]:
-    """A board with lines between its boxes."""
-    high, wide = BOX[n]
-    width = max(map(len, cells))
-    lines = []
-    for row in range(n):
-        padded = [cell.rjust(width) for cell in cells[row * n : row * n + n]]
-        groups = [" ".join(padded[start : start + wide]) for start in range(0, n, wide)]
-        if row and row % high == 0:
-            lines.append("-+-".join("-" * len(group) for group in groups))
-        lines.append(" | ".join(groups))
-    return [title.ljust(len(lines[0])), *lines]
+def coordinates(task: SudokuConfig) -> dict[str, np.ndarray]:
+    row, column = np.divmod(np.arange(task.size**2), task.size)
+    high, wide = BOX[task.size]
+    return {"row": row, "column": column, "box": row // high * (task.size // wide) + column // wide}
+
+
+def read_file(path: Path, _: int) -> Imported:
+    """Puzzles from a .npy file of Shah et al., or from a text file with one puzzle per line."""
+    from data import sudoku_files  # here, because it builds on this module
+
+    return sudoku_files.read(path)
+
+
+TASK = TaskType(
+    schema=SudokuConfig,
+    name="Sudoku",
+    title="Sudoku",
+    vocabulary=vocabulary,
+    lengths=lengths,
+    shard=shard,
+    read_file=read_file,
+    size_settings="task.size",
+    order="recorded",
+    slow=True,
+    read_prompt=lambda task, text: text.replace(".", "0"),
+    layout=layout,
+    coordinates=coordinates,
+)

@@ -1,8 +1,8 @@
-"""Sudoku boards of every size, compiled: search, digging minimal puzzles, and solving as people do.
+"""Sudoku boards of every size, compiled: search, digging minimal puzzles, and solving with human techniques.
 
-A board is a vector of n * n cells in reading order, 0 for blank. Digits a cell may still hold are bits of a mask, digit
-d at bit d - 1. People's techniques are tried simplest first, one step at a time, and after every fill they start from
-nothing but the board: so each recorded fill can be checked from the board before it.
+A board is a vector of n * n cells in reading order, 0 for blank. The digits that a cell may still hold are bits of a
+mask, digit d at bit d - 1. Human techniques are tried simplest first, one step at a time, and after every fill they
+start again from the board alone, so each recorded fill can be checked against the board before it.
 """
 
 from functools import lru_cache
@@ -14,20 +14,20 @@ from data.compiled import compiled, draw, shuffle
 
 BOX = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box
 
-# The ids of the public data set; SEARCH is ours, for a fill that none of the seven explains.
+# The ids of the public data set. SEARCH is our own, for a fill that none of the seven techniques explains.
 GIVEN = 0
 LONE_SINGLE, HIDDEN_SINGLE, NAKED_PAIR, NAKED_TRIPLET, LOCKED, XY_WING, RECTANGLE, SEARCH = range(2, 10)
-GRID_NODES = 2_000  # a random grid that takes more is begun anew
+GRID_NODES = 2_000  # search nodes after which a random grid is started over
 
 
 class Geometry(NamedTuple):
-    """Who sees whom on a board of n x n cells."""
+    """Units and peers on a board of n x n cells."""
 
     units: np.ndarray  # (3n, n): cells of the rows, then of the columns, then of the boxes
-    peers: np.ndarray  # (n n, P): the cells that share a unit with a cell
-    sees: np.ndarray  # (n n, n n) bool: whether two different cells share a unit
-    crossings: np.ndarray  # (X, 2): ordered pairs of units, one of them a box, that share two cells or more
-    member: np.ndarray  # (3n, n n) bool: whether a cell is in a unit
+    peers: np.ndarray  # (n n, P): the cells that share a unit with each cell
+    sees: np.ndarray  # (n n, n n) bool: True if two different cells share a unit
+    crossings: np.ndarray  # (X, 2): ordered pairs of a line and a box, either way, that share at least two cells
+    member: np.ndarray  # (3n, n n) bool: True if the cell is in the unit
     box_of: np.ndarray  # (n n,)
 
 
@@ -74,7 +74,7 @@ def _digit(bit: int) -> int:
 
 @compiled
 def _place(board: Geometry, masks: np.ndarray, cell: int, bit: int, stack: np.ndarray) -> bool:
-    """Puts a digit into a cell, and into every cell that has just one left because of it. False: a contradiction."""
+    """Places a digit in a cell, and in every cell that it leaves with a single digit. False: a contradiction."""
     masks[cell] = bit
     stack[0] = cell
     top = 1
@@ -98,7 +98,7 @@ def _place(board: Geometry, masks: np.ndarray, cell: int, bit: int, stack: np.nd
 
 @compiled
 def _place_hidden(board: Geometry, masks: np.ndarray, full: int, stack: np.ndarray) -> bool:
-    """Places digits that have one cell left in a unit, until there are none. False: a contradiction."""
+    """Places digits that have a single cell left in a unit, until there are none. False: a contradiction."""
     n = board.units.shape[1]
     again = True
     while again:
@@ -128,7 +128,7 @@ def _place_hidden(board: Geometry, masks: np.ndarray, full: int, stack: np.ndarr
 
 @compiled
 def _choose(masks: np.ndarray) -> int:
-    """The cell with the fewest digits left, but more than one; -1 if every cell has one."""
+    """The cell with the fewest, but at least two, digits left; -1 if every cell has one."""
     best, fewest = -1, 99
     for cell in range(len(masks)):
         rest = masks[cell] & (masks[cell] - 1)  # all but one of its digits
@@ -145,7 +145,7 @@ def _choose(masks: np.ndarray) -> int:
 def _search(
     board: Geometry, levels: np.ndarray, wanted: int, nodes: int, state: np.ndarray, random: bool, stack: np.ndarray
 ) -> int:
-    """Counts solutions below levels[0] until `wanted`; the last one found is left in levels[-1]. -1: nodes used up."""
+    """Counts solutions of levels[0], up to `wanted`; leaves the last one in levels[-1]. -1: out of nodes."""
     full = (1 << board.units.shape[1]) - 1
     found, depth = 0, 0
     chosen = np.empty(len(levels), dtype=np.int64)
@@ -188,16 +188,16 @@ def _search(
 
 @compiled
 def _room(board: Geometry) -> np.ndarray:
-    """Masks for every depth a search may have, and one more for the solution."""
+    """Space for the masks at every search depth, and for the solution."""
     cells = board.peers.shape[0]
     return np.empty((cells + 2, cells), dtype=np.int64)
 
 
 @compiled
 def solve(board: Geometry, puzzle: np.ndarray, solution: np.ndarray, nodes: int) -> int:
-    """How many solutions a puzzle has: 0, 1 or 2 for more; -1 if so many nodes of search do not tell.
+    """The number of solutions of a puzzle: 0, 1, or 2 for two or more; -1 if `nodes` search nodes do not decide.
 
-    The last one found is written to `solution`.
+    Writes the last solution found to `solution`.
     """
     levels, stack = _room(board), np.empty(len(puzzle), dtype=np.int64)
     levels[0] = (1 << board.units.shape[1]) - 1
@@ -218,7 +218,7 @@ def solve(board: Geometry, puzzle: np.ndarray, solution: np.ndarray, nodes: int)
 
 @compiled
 def random_grids(board: Geometry, seeds: np.ndarray, grids: np.ndarray) -> None:
-    """Full boards, grid i from nothing but seed i. seeds (R,) uint64 -> grids (R, n n)."""
+    """Full boards; grid i depends on seed i alone. seeds (R,) uint64 -> grids (R, n n)."""
     levels, stack = _room(board), np.empty(grids.shape[1], dtype=np.int64)
     n = board.units.shape[1]
     state = np.empty(1, dtype=np.uint64)
@@ -229,7 +229,7 @@ def random_grids(board: Geometry, seeds: np.ndarray, grids: np.ndarray) -> None:
         while found < 1:
             levels[0] = (1 << n) - 1
             shuffle(state, digits)
-            row = draw(state, n)  # one random unit to begin with saves the slowest levels
+            row = draw(state, n)  # starting from one random row saves the slowest levels
             for j in range(n):
                 _place(board, levels[0], board.units[row, j], 1 << digits[j], stack)
             found = _search(board, levels, 1, GRID_NODES, state, True, stack)
@@ -239,10 +239,10 @@ def random_grids(board: Geometry, seeds: np.ndarray, grids: np.ndarray) -> None:
 
 @compiled
 def dig(board: Geometry, seeds: np.ndarray, grids: np.ndarray, puzzles: np.ndarray) -> None:
-    """Minimal puzzles: cells are blanked in random order wherever the solution stays unique. puzzles (R, n n)."""
+    """Minimal puzzles: blanks cells in random order as long as the solution stays unique. puzzles (R, n n)."""
     cells = grids.shape[1]
     levels, stack = _room(board), np.empty(cells, dtype=np.int64)
-    alone = np.empty(cells, dtype=np.int64)  # what the other givens leave to each cell
+    alone = np.empty(cells, dtype=np.int64)  # the digits that the other givens allow in each cell
     full = (1 << board.units.shape[1]) - 1
     state = np.empty(1, dtype=np.uint64)
     for i in range(len(seeds)):
@@ -277,7 +277,7 @@ def dig(board: Geometry, seeds: np.ndarray, grids: np.ndarray, puzzles: np.ndarr
                     break
 
 
-# --- as people solve -------------------------------------------------------------------------------------------------
+# --- human techniques ------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -305,7 +305,7 @@ def _hidden_single(board: Geometry, masks: np.ndarray) -> tuple[int, int]:
 
 @compiled
 def _naked_pair(board: Geometry, masks: np.ndarray) -> bool:
-    """Two cells of a unit with the same two digits: no other cell of the unit has them."""
+    """Two cells of a unit have the same two digits: no other cell of the unit can have them."""
     for u in range(board.units.shape[0]):
         unit = board.units[u]
         for i in range(len(unit)):
@@ -327,7 +327,7 @@ def _naked_pair(board: Geometry, masks: np.ndarray) -> bool:
 
 @compiled
 def _naked_triplet(board: Geometry, masks: np.ndarray) -> bool:
-    """Three cells of a unit with three digits between them: no other cell of the unit has them."""
+    """Three cells of a unit have three digits between them: no other cell of the unit can have them."""
     for u in range(board.units.shape[0]):
         unit = board.units[u]
         for i in range(len(unit)):
@@ -353,7 +353,7 @@ def _naked_triplet(board: Geometry, masks: np.ndarray) -> bool:
 
 @compiled
 def _locked(board: Geometry, masks: np.ndarray) -> bool:
-    """A digit whose cells in one unit all lie in another: the rest of the other unit does not have it."""
+    """All cells for a digit in one unit lie in another unit: the rest of that unit cannot have the digit."""
     for x in range(len(board.crossings)):
         one, other = board.crossings[x]
         inside, outside = 0, 0
@@ -377,7 +377,7 @@ def _locked(board: Geometry, masks: np.ndarray) -> bool:
 
 @compiled
 def _xy_wing(board: Geometry, masks: np.ndarray) -> bool:
-    """A cell {x, y} that sees cells {x, z} and {y, z}: one of the two is z, so no cell that both see is z."""
+    """A cell {x, y} sees cells {x, z} and {y, z}: one of the two is z, so no cell that sees both is z."""
     for pivot in range(len(masks)):
         if _size(masks[pivot]) != 2:
             continue
@@ -402,8 +402,8 @@ def _xy_wing(board: Geometry, masks: np.ndarray) -> bool:
 
 @compiled
 def _unique_rectangle(board: Geometry, masks: np.ndarray) -> bool:
-    """Three corners of a rectangle in two boxes have the same two digits: were the fourth one of them, too, the two
-    could be swapped. So the fourth has neither."""
+    """Three corners of a rectangle in two boxes have the same two digits: if the fourth had one of them too, the digits
+    could be swapped and the solution would not be unique. So the fourth has neither."""
     n = board.units.shape[1]
     corners = np.empty(4, dtype=np.int64)
     for top in range(n):
@@ -431,7 +431,7 @@ def _unique_rectangle(board: Geometry, masks: np.ndarray) -> bool:
 
 @compiled
 def _eliminate(board: Geometry, masks: np.ndarray) -> int:
-    """One step of the simplest technique that takes a digit from a cell; its id, or 0 where all seven fail."""
+    """One step of the simplest technique that rules out a digit in a cell; returns its id, or 0 if none does."""
     if _naked_pair(board, masks):
         return NAKED_PAIR
     if _naked_triplet(board, masks):
@@ -449,13 +449,13 @@ def _eliminate(board: Geometry, masks: np.ndarray) -> int:
 def explain(
     board: Geometry, puzzles: np.ndarray, solutions: np.ndarray, orders: np.ndarray, techniques: np.ndarray
 ) -> None:
-    """Solves as people do: the cell of each step, givens first, and the hardest technique used since the fill before.
+    """Solves with human techniques: the cell filled at each step, givens first, and the hardest technique it needed.
 
-    puzzles, solutions (R, n n) -> orders, techniques (R, n n), both by step. Where the seven techniques fail, the cell
+    puzzles, solutions (R, n n) -> orders, techniques (R, n n), both by step. If all seven techniques fail, the cell
     with the fewest digits left is filled from the solution, as SEARCH.
     """
     cells = puzzles.shape[1]
-    open_masks = np.empty(cells, dtype=np.int64)  # what the board alone leaves to each blank cell; 0 for a filled one
+    open_masks = np.empty(cells, dtype=np.int64)  # the digits that the board alone allows in each cell; 0 if filled
     masks = np.empty(cells, dtype=np.int64)
     for i in range(len(puzzles)):
         step = 0
@@ -486,7 +486,7 @@ def explain(
                     break
                 hardest = max(hardest, technique)
             if bit != 1 << (solutions[i, cell] - 1):
-                raise AssertionError("a technique filled a cell wrongly")
+                raise AssertionError("a technique filled in a wrong digit")
             orders[i, step], techniques[i, step] = cell, max(hardest, technique)
             step += 1
             open_masks[cell] = 0

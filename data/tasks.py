@@ -1,131 +1,127 @@
-"""What a task is to the rest: lengths, a vocabulary, and shards that are pure functions of their names."""
+"""The table of tasks, and the rows that a configuration names.
+
+A task is a file and a row in this table; nothing else knows its name. A shard of rows is a pure function of the task's
+settings, the split and its index.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 
-from data import arg, custom, mul, sudoku, zebra
-from data.custom import CustomConfig
+from data import arg, custom, mul, path, sudoku, zebra
 from data.shards import Manifest, shard_sizes
 from data.splits import SPLITS, split_of
+from data.task_type import TaskType
 from data.vocab import Vocabulary
-from recor_dist.core.config import SCHEMAS, Config, GeneratedTaskConfig, Mistake, check_order, check_response_length
+from recor_dist.core.config import SCHEMAS, Config, GeneratedTaskConfig, check_order, check_response_length
 from recor_dist.core.files import open_folder, read_json
 from recor_dist.core.messages import Rows
 from recor_dist.core.rng import rng
+from recor_dist.core.setting import Mistake
+
+TASKS: dict[str, TaskType] = {
+    "arg": arg.TASK,
+    "mul": mul.TASK,
+    "sudoku": sudoku.TASK,
+    "zebra": zebra.TASK,
+    "path": path.TASK,
+    "custom": custom.TASK,
+}
+SCHEMAS["task"] |= {name: row.schema for name, row in TASKS.items()}
 
 FORMAT = 1  # raised when the same settings would give other rows
-CHUNK = 16_384  # candidates drawn at a time; part of what a shard is a function of
-
-# A generator module gives `vocabulary(task)` and `sample(task, random, rows) -> Rows`; here with its known order.
-GENERATORS: dict[str, tuple[ModuleType, str | None]] = {"arg": (arg, "reversed"), "mul": (mul, "reversed")}
-
-# A puzzle module gives `vocabulary(task)`, `lengths(task)` and `shard(task, split, random, rows) -> NotedRows`, which
-# tells the splits apart in its own way and records the order of deduction.
-PUZZLES: dict[str, ModuleType] = {"sudoku": sudoku, "zebra": zebra}
+CHUNK = 16_384  # candidates drawn at a time; a shard's rows depend on it
 
 
 @dataclass(frozen=True)
 class Task:
+    """The rows that a configuration names, before they are made or read."""
+
     spec: dict  # what the rows are a pure function of
     N: int
     M: int
     vocabulary: Vocabulary
-    order: str | None
-    sizes: dict[str, list[int]]  # rows of each shard of each split
+    order: str | None  # the known order: "reversed", "recorded" in the shards, or None
+    sizes: dict[str, list[int]]  # rows per shard, by split
     make_shard: Callable[[str, int], Rows]  # (split, index) -> its rows
-    slow: bool = False  # whether making a shard is worth a process of its own
+    slow: bool = False  # True if a shard is worth a process of its own
 
 
 def task_of(config: Config) -> Task:
-    """The task that a configuration names; a custom one is read from its source."""
-    cut = config.data.shard_rows
-    if isinstance(config.task, CustomConfig):
-        assert config.data.source is not None
-        source = custom.read_source(config.task, config.data.source)
-        check_response_length(config, source.M)
-        check_order(config, source.ordered)
-        spec = {
-            "format": FORMAT,
-            "task": "custom",
-            "source": source.checksum,
-            "N": source.N,
-            "M": source.M,
-            "shard_rows": cut,
-        }
-        sizes = {split: shard_sizes(len(source.examples[split]), cut) for split in SPLITS}
-        make = partial(_custom_shard, source, sizes, cut)
-        return Task(spec, source.N, source.M, source.vocabulary, "recorded" if source.ordered else None, sizes, make)
-    assert isinstance(config.task, GeneratedTaskConfig)
+    """The rows of a run: generated, imported (`data.import_public`), or the user's own."""
+    row = TASKS[config.task.name]
+    if row.read_source:
+        return _custom(config, row)
     if config.data.source:
-        return _imported(config, config.data.source)
-    counts = {"train": config.task.train_rows, "val": config.task.val_rows, "test": config.task.test_rows}
-    sizes = {split: shard_sizes(counts[split], cut) for split in SPLITS}
-    spec = {"format": FORMAT, "task": asdict(config.task), "shard_rows": cut}
-    if config.task.name in PUZZLES:
-        module = PUZZLES[config.task.name]
-        make = partial(_puzzle_shard, module, config.task, sizes)
-        return Task(spec, *module.lengths(config.task), module.vocabulary(config.task), "recorded", sizes, make, True)
-    module, order = GENERATORS[config.task.name]
-    check_order(config, order is not None)
-    example = module.sample(config.task, rng(0, "example"), 1)
-    N, M = example.prompts.shape[1], example.responses.shape[1]
-    make = partial(_generated_shard, module, config.task, sizes)
-    return Task(spec, N, M, module.vocabulary(config.task), order, sizes, make)
+        return _imported(config, row, config.data.source)
+    return _generated(config, row)
 
 
-def _imported(config: Config, uri: str) -> Task:
-    """The task of a data set that `data.import_public` made; its shards cannot be made again from here."""
-    try:
-        manifest = Manifest.from_json(read_json(open_folder(uri), "manifest.json"))
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        raise Mistake(f"data.source={uri}: holds no data set; make one with python -m data.import_public") from None
-    name = manifest.spec["task"]
-    if name != config.task.name:
-        raise Mistake(f"data.source={uri}: was not imported for task={config.task.name}")
-    if config.task.slots() != manifest.M:
-        key = "size" if name == "sudoku" else "houses and task.attributes"
-        raise Mistake(f"data.source={uri}: its responses have {manifest.M} slots; set task.{key} accordingly")
-    sizes = {split: [entry.rows for entry in manifest.splits[split]] for split in SPLITS}
-    make = partial(_lost_shard, uri)
-    return Task(manifest.spec, manifest.N, manifest.M, Vocabulary(tuple(manifest.vocabulary)), "recorded", sizes, make)
+def _generated(config: Config, row: TaskType) -> Task:
+    task = config.task
+    assert isinstance(task, GeneratedTaskConfig) and row.lengths and row.vocabulary
+    check_order(config, row.order is not None)
+    counts = {"train": task.train_rows, "val": task.val_rows, "test": task.test_rows}
+    sizes = {split: shard_sizes(counts[split], config.data.shard_rows) for split in SPLITS}
+    spec = {"format": FORMAT, "task": asdict(task), "shard_rows": config.data.shard_rows}
+    make = partial(_make_shard, row, task, sizes)
+    return Task(spec, *row.lengths(task), row.vocabulary(task), row.order, sizes, make, row.slow)
 
 
-def _lost_shard(uri: str, split: str, index: int) -> Rows:
-    raise Mistake(f"data.source={uri}: shard {index} of {split} is missing or bad; import the file again")
-
-
-def _puzzle_shard(module: ModuleType, task: GeneratedTaskConfig, sizes: dict, split: str, index: int) -> Rows:
-    return module.shard(task, split, rng(task.seed, f"data/{task.name}/{split}", index), sizes[split][index])
-
-
-def _custom_shard(source: custom.Source, sizes: dict[str, list[int]], cut: int, split: str, index: int) -> Rows:
-    return source.rows(split, index * cut, sizes[split][index])
-
-
-def _generated_shard(module: ModuleType, task: GeneratedTaskConfig, sizes: dict, split: str, index: int) -> Rows:
-    """Draws candidates and keeps those whose prompt belongs to the split, until the shard is full."""
+def _make_shard(row: TaskType, task: GeneratedTaskConfig, sizes: dict[str, list[int]], split: str, index: int) -> Rows:
     random = rng(task.seed, f"data/{task.name}/{split}", index)
-    wanted, parts = sizes[split][index], []
-    while (have := sum(len(part) for part in parts)) < wanted:
-        drawn = module.sample(task, random, CHUNK)
-        chosen = split_of(row.tobytes() for row in np.ascontiguousarray(drawn.prompts)) == SPLITS.index(split)
-        keep = np.flatnonzero(chosen)[: wanted - have]
+    if row.shard:
+        return row.shard(task, split, random, sizes[split][index])
+    return _sample_shard(row, task, split, random, sizes[split][index])
+
+
+def _sample_shard(row: TaskType, task: GeneratedTaskConfig, split: str, random: np.random.Generator, rows: int) -> Rows:
+    """Draws candidates and keeps those whose prompt belongs to the split, until the shard is full."""
+    assert row.sample
+    parts: list[Rows] = []
+    while (have := sum(len(part) for part in parts)) < rows:
+        drawn = row.sample(task, random, CHUNK)
+        chosen = split_of(prompt.tobytes() for prompt in np.ascontiguousarray(drawn.prompts)) == SPLITS.index(split)
+        keep = np.flatnonzero(chosen)[: rows - have]
         if not len(keep):
-            raise Mistake(
-                f"task={task.name}: it has too few different prompts to set a {split} split apart; make it longer"
-            )
+            raise Mistake(f"task={task.name}: too few different prompts for a {split} split; make the prompts longer")
         parts.append(drawn.select(keep))
     return Rows.concatenate(parts)
 
 
-SCHEMAS["task"] |= {
-    "arg": arg.ArgConfig,
-    "mul": mul.MulConfig,
-    "sudoku": sudoku.SudokuConfig,
-    "zebra": zebra.ZebraConfig,
-    "custom": CustomConfig,
-}
+def _custom(config: Config, row: TaskType) -> Task:
+    assert config.data.source is not None and row.read_source
+    source = row.read_source(config.task, config.data.source)
+    check_response_length(config, source.M)
+    check_order(config, source.ordered)
+    cut = config.data.shard_rows
+    sizes = {split: shard_sizes(len(source.examples[split]), cut) for split in SPLITS}
+    spec = {"format": FORMAT, "task": config.task.name, "source": source.checksum}
+    spec |= {"N": source.N, "M": source.M, "shard_rows": cut}
+    order = "recorded" if source.ordered else None
+    return Task(spec, source.N, source.M, source.vocabulary, order, sizes, partial(_cut_shard, source, sizes, cut))
+
+
+def _cut_shard(source: custom.Source, sizes: dict[str, list[int]], cut: int, split: str, index: int) -> Rows:
+    return source.rows(split, index * cut, sizes[split][index])
+
+
+def _imported(config: Config, row: TaskType, uri: str) -> Task:
+    """A data set that `data.import_public` made; its shards cannot be made again from here."""
+    try:
+        manifest = Manifest.from_json(read_json(open_folder(uri), "manifest.json"))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        raise Mistake(f"data.source={uri}: holds no data set; make one with python -m data.import_public") from None
+    if manifest.spec["task"] != config.task.name:
+        raise Mistake(f"data.source={uri}: was not imported for task={config.task.name}")
+    if config.task.slots() != manifest.M:
+        raise Mistake(f"data.source={uri}: its responses have {manifest.M} slots; set {row.size_settings} to match")
+    sizes = {split: [entry.rows for entry in manifest.splits[split]] for split in SPLITS}
+    vocabulary = Vocabulary(tuple(manifest.vocabulary))
+    return Task(manifest.spec, manifest.N, manifest.M, vocabulary, row.order, sizes, partial(_lost_shard, uri))
+
+
+def _lost_shard(uri: str, split: str, index: int) -> Rows:
+    raise Mistake(f"data.source={uri}: shard {index} of {split} is missing or damaged; import the file again")

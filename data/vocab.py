@@ -1,4 +1,4 @@
-"""Token ids and what they are called."""
+"""Tokens and their ids."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ PAD = "<pad>"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a task; a token's id is its place. PAD, where a task needs it, is an ordinary token."""
+    """The tokens of a task; a token's id is its index. PAD, if a task needs it, is an ordinary token."""
 
     tokens: tuple[str, ...]
 
@@ -24,7 +24,7 @@ class Vocabulary:
         return np.uint8 if len(self.tokens) <= 256 else np.uint16 if len(self.tokens) <= 65536 else np.uint32
 
     def encode(self, tokens: Iterable[str], length: int) -> np.ndarray:
-        """Ids of a sequence, filled on the right with PAD."""
+        """The ids of a sequence, padded on the right with PAD to `length`."""
         ids = [self.ids[token] for token in tokens]
         return np.array(ids + [self.ids[PAD]] * (length - len(ids)) if len(ids) < length else ids, dtype=self.dtype)
 

@@ -1,16 +1,20 @@
-"""Zebra puzzles: clues about houses in a row; the response is the table of houses, filled in the order of deduction."""
+"""Zebra puzzles: clues about houses in a row; the response is the table of houses, in the order of deduction."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from data.layouts import Layout
 from data.shards import NotedRows
 from data.splits import SPLITS, split_of
+from data.task_type import Imported, TaskType
 from data.vocab import PAD, Vocabulary
 from data.zebra_rules import ANSWER, ENTITIES, EQUAL, KINDS, MOST_CLUES, NEXT_TO, NOT_EQUAL, PADDING, make_puzzles
-from recor_dist.core.config import GeneratedTaskConfig, Mistake, setting
+from recor_dist.core.config import GeneratedTaskConfig
+from recor_dist.core.setting import Mistake, setting
 
 
 @dataclass
@@ -22,10 +26,12 @@ class ZebraConfig(GeneratedTaskConfig):
     name: str = setting("zebra", "the task", choices=("zebra",))
     houses: str = setting("3-6", "houses: a number, or a range like 3-6")
     attributes: str = setting("3-6", "attributes: a number, or a range like 3-6")
-    prompt_length: int = setting(455, "N: tokens of the clues; longer puzzles are left out", at_least=1, at_most=4096)
+    prompt_length: int = setting(
+        455, "N: tokens of the clues; puzzles with longer clues are dropped", at_least=1, at_most=4096
+    )
 
     def range_of(self, key: str) -> tuple[int, int]:
-        """The fewest and the most `houses` or `attributes`."""
+        """The smallest and the largest number of `houses` or `attributes`."""
         words = getattr(self, key).split("-")
         if len(words) > 2 or not all(word in ("3", "4", "5", "6") for word in words) or words[0] > words[-1]:
             raise Mistake(f"task.{key}={getattr(self, key)}: must be a number from 3 to 6, or a range like 3-6")
@@ -35,7 +41,7 @@ class ZebraConfig(GeneratedTaskConfig):
         return (self.range_of("attributes")[1] + 1) * self.range_of("houses")[1]
 
 
-CHUNK = 512  # puzzles drawn at a time; part of what a shard is a function of
+CHUNK = 512  # puzzles drawn at a time; a shard's rows depend on it
 PATIENCE = 50  # chunks without a puzzle that fits before giving up
 TOKENS = (*"012345", *KINDS, "LHS", "RHS", "c", "n", "CLUE_END", "ANSWER")  # the 19 of the public set
 
@@ -54,7 +60,7 @@ def lengths(task: ZebraConfig) -> tuple[int, int]:
 
 
 def keys(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> Iterator[bytes]:
-    """What the split of each puzzle goes by: its clues, whatever their order and that of the sides of a symmetric one.
+    """The key that decides each puzzle's split: its clues, whatever their order and the order of symmetric sides.
 
     clues (R, most, 7), -1 beyond the last.
     """
@@ -62,7 +68,7 @@ def keys(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> Itera
     symmetric = np.isin(clues[:, :, 0], (EQUAL, NOT_EQUAL, NEXT_TO))
     swap = symmetric & (clues[:, :, 1] * 8 + clues[:, :, 2] > clues[:, :, 3] * 8 + clues[:, :, 4])
     clues[swap] = clues[swap][:, [0, 3, 4, 1, 2, 5, 6]]
-    codes = np.zeros(clues.shape[:2], dtype=np.int32)  # a number a clue, 0 for none
+    codes = np.zeros(clues.shape[:2], dtype=np.int32)  # one number per clue, 0 for none
     for place in range(clues.shape[2]):
         codes = codes * 8 + clues[:, :, place] + 1
     codes.sort(axis=1)
@@ -76,7 +82,7 @@ def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.
 
 
 def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int) -> NotedRows:
-    """Draws puzzles, and keeps those of the split whose clues fit into the prompt."""
+    """Draws puzzles and keeps those of the split whose clues fit into the prompt."""
     houses, attributes = task.range_of("houses"), task.range_of("attributes")
     N, M = lengths(task)
     parts: list[tuple[np.ndarray, ...]] = []
@@ -90,7 +96,7 @@ def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int)
         orders, rounds = np.empty((CHUNK, M), dtype=np.int16), np.empty((CHUNK, M), dtype=np.uint8)
         make_puzzles(seeds, houses, attributes, tables, clues, prompts, tokens, orders, rounds)
         n, m = (tables[:, 0] >= 0).sum(axis=1), (tables[:, 1:, 0] >= 0).sum(axis=1)
-        # The number of houses is told by nothing but the largest value in the clues.
+        # Only the largest value in the clues tells the model how many houses there are.
         told = clues[:, :, 2::2].max(axis=(1, 2)) == n - 1
         ours = np.flatnonzero((splits(clues, n, m) == SPLITS.index(split)) & told)
         fits = tokens[ours] <= N
@@ -104,7 +110,7 @@ def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int)
         fruitless = 0 if len(keep) else fruitless + 1
         if fruitless == PATIENCE:
             raise Mistake(
-                f"task.prompt_length={N}: none of {PATIENCE * CHUNK:,} puzzles was that short; the last ones took "
+                f"task.prompt_length={N}: none of {PATIENCE * CHUNK:,} puzzles fits; the last {CHUNK} had "
                 f"{tokens.min()} to {tokens.max()} tokens"
             )
     prompts, responses, orders, *notes = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -116,7 +122,7 @@ def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int)
 
 
 def parse(tokens: list[str]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Clues from their tokens: (kind, entities), an entity a (row, value). ValueError says what is not a clue."""
+    """Clues from their tokens: (kind, entities), an entity a (row, value). Raises ValueError for what is not a clue."""
     clues = []
     while tokens:
         if "CLUE_END" not in tokens:
@@ -151,43 +157,108 @@ SENTENCES = {
     "ends": "{} is in the first or the last house",
     "immediate-left": "{} is immediately left of {}",
     "left-of": "{} is somewhere left of {}",
-    "inbetween": "{}, {} and {} stand in this order, from left to right",
+    "inbetween": "{}, {} and {} are in this order from left to right",
 }
 
 
 def sentences(clues: list[tuple[int, list[tuple[int, int]]]]) -> list[str]:
-    """Clues in words. Values of attribute A are called a0, a1 ..., of B b0, b1 ...; houses are counted from 1."""
+    """Clues in words. The values of attribute A are a0, a1, ..., those of B b0, b1, ...; houses count from 1."""
     return [SENTENCES[KINDS[kind]].format(*(name(row, value) for row, value in entities)) for kind, entities in clues]
 
 
 def name(row: int, value: int) -> str:
-    """What an entity is called."""
+    """The display name of an entity."""
     return f"house {value + 1}" if row == 0 else f"{letter(row).lower()}{value}"
 
 
 def letter(row: int) -> str:
-    """What the attribute of a row of the table is called."""
+    """The name of the attribute in a row of the table."""
     return "ABCDEF"[row - 1]
 
 
 def size(clues: list[tuple[int, list[tuple[int, int]]]]) -> tuple[int, int]:
-    """How many houses and attributes clues tell of."""
+    """The number of houses and attributes that the clues name."""
     entities = [entity for _, entities in clues for entity in entities]
     return 1 + max(value for _, value in entities), max(row for row, _ in entities)
 
 
-def show(prompt: np.ndarray, response: np.ndarray, order: np.ndarray, wide: int) -> str:
-    """The clues, the table of houses, and the step at which each cell was filled. `wide`: houses that fit the table."""
-    clues = parse([TOKENS[token] for token in prompt if token != PADDING])
-    lines = [f"  {number:2}. {sentence}" for number, sentence in enumerate(sentences(clues), start=1)]
-    table = response.reshape(-1, wide)
-    inside = table != PADDING  # clues need not name the last house or attribute; the table tells both
-    n, m = int(inside.any(axis=0).sum()), int(inside.any(axis=1).sum()) - 1
-    deduced = [slot for slot in order if slot >= wide and slot // wide <= m and slot % wide < n]
-    steps = {slot: step for step, slot in enumerate(deduced, start=1)}
-    lines += ["", "  house " + "".join(f"{house + 1:>4}" for house in range(n)) + "      step" + "    " * (n - 1)]
-    for row in range(1, m + 1):
-        values = "".join(f"{name(row, v):>4}" for v in table[row, :n])
-        filled = "".join(f"{steps[row * wide + house]:>4}" for house in range(n))
-        lines.append(f"  {letter(row):<6}{values}      {filled}")
-    return "\n".join(line.rstrip() for line in lines)
+def layout(task: ZebraConfig, prompt: list[str], M: int, response: list[str] | None) -> Layout:
+    """The table of houses and the clues in words. Clues may not name the last house or attribute; `response` does."""
+    told = [token for token in prompt if token != PAD]
+    clues, stride = parse(told), task.range_of("houses")[1]
+    houses, attributes = size(clues)
+    for slot, token in enumerate(response or []):
+        if token != PAD:
+            houses, attributes = max(houses, slot % stride + 1), max(attributes, slot // stride)
+    return Layout(
+        "table",
+        told,
+        rows=attributes + 1,
+        columns=houses,
+        stride=stride,
+        row_names=row_names(task)[: attributes + 1],
+        free=[s for s in range(M) if s < stride or s // stride > attributes or s % stride >= houses],
+        clues=[
+            {"text": text, "about": [list(entity) for entity in entities]}
+            for text, (_, entities) in zip(sentences(clues), clues, strict=True)
+        ],
+    )
+
+
+def row_names(task: ZebraConfig) -> list[str]:
+    return ["house", *(letter(row) for row in range(1, task.range_of("attributes")[1] + 1))]
+
+
+def token_name(task: ZebraConfig, slot: int, token: str) -> str:
+    """House numbers count from 1; the values of attribute A are a0, a1, ..."""
+    if not token.isdecimal():
+        return token
+    row = slot // task.range_of("houses")[1]
+    return str(int(token) + 1) if row == 0 else name(row, int(token))
+
+
+def coordinates(task: ZebraConfig) -> dict[str, np.ndarray]:
+    row, column = np.divmod(np.arange(task.slots()), task.range_of("houses")[1])
+    return {"row": row, "column": column}
+
+
+def check_prompt(task: ZebraConfig, tokens: list[str]) -> None:
+    """Raises Mistake if the tokens are not clues, or about more houses or attributes than the task has."""
+    try:
+        clues = parse(tokens)
+    except ValueError as error:
+        raise Mistake(f"is not made of clues: {error}") from None
+    if not clues:
+        raise Mistake("has no clues")
+    houses, attributes = size(clues)
+    most = task.range_of("houses")[1], task.range_of("attributes")[1]
+    if houses > most[0] or attributes > most[1]:
+        raise Mistake(
+            f"is about {houses} houses and {attributes} attributes; this model knows at most {most[0]} and {most[1]}"
+        )
+
+
+def read_file(path: Path, prompt_length: int) -> Imported:
+    """Puzzles from a pickle of Shah et al. whose clues have at most `prompt_length` tokens."""
+    from data import zebra_files  # here, because it builds on this module
+
+    return zebra_files.read(path, prompt_length)
+
+
+TASK = TaskType(
+    schema=ZebraConfig,
+    name="Zebra",
+    title="Zebra",
+    vocabulary=vocabulary,
+    lengths=lengths,
+    shard=shard,
+    read_file=read_file,
+    size_settings="task.houses and task.attributes",
+    order="recorded",
+    slow=True,
+    check_prompt=check_prompt,
+    layout=layout,
+    token_name=token_name,
+    coordinates=coordinates,
+    row_names=row_names,
+)

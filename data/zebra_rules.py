@@ -1,34 +1,34 @@
-"""Zebra puzzles, compiled: clues, deduction without guessing, and puzzles with no clue that deduction leaves unused.
+"""Zebra puzzles, compiled: clues, deduction without guessing, and puzzles in which deduction uses every clue.
 
-n houses stand in a row; each of m attributes gives every house another of n values. An entity is a (row, value): row 0
-is the house numbers, row a + 1 attribute a. What is known of an entity is the set of houses where it may still be, as
-bits of masks[row, value].
+n houses stand in a row; each of m attributes assigns a different one of n values to every house. An entity is a
+(row, value): row 0 holds the house numbers, row a + 1 attribute a. What is known about an entity is the set of houses
+where it may still be, as bits of masks[row, value].
 
-A clue is seven numbers: its kind, and up to three entities (row, value), -1 where there is none.
+A clue is seven numbers: its kind and up to three entities (row, value), -1 for those it does not have.
 """
 
 import numpy as np
 
 from data.compiled import compiled, draw, shuffle
 
-# In the order of the vocabulary. BETWEEN says that the first, second and third entity stand in this order.
+# In vocabulary order. BETWEEN means that the first, second and third entity stand in this order.
 EQUAL, NOT_EQUAL, NEXT_TO, ENDS, IMMEDIATELY_LEFT, LEFT_OF, BETWEEN = range(7)
 KINDS = ("=", "!=", "nbr", "ends", "immediate-left", "left-of", "inbetween")
-ENTITIES = np.array([2, 2, 2, 1, 2, 2, 3])  # of a clue of each kind
+ENTITIES = np.array([2, 2, 2, 1, 2, 2, 3])  # per clue of each kind
 WEIGHTS = np.array([4, 1, 2, 2, 2, 2, 1])  # how often each kind is drawn
-LARGEST = 6  # houses and attributes at most
-MOST_CLUES = 160  # a puzzle that is not solved by that many is begun anew
+LARGEST = 6  # maximum number of houses, and of attributes
+MOST_CLUES = 160  # a puzzle that this many clues do not solve is started over
 # Tokens: the values 0-5, the kinds, then these.
 FIRST_KIND = 6
 LHS, RHS, ATTRIBUTE, NUMBER, CLUE_END, ANSWER, PADDING = range(13, 20)
 
 
-# --- what a clue says ------------------------------------------------------------------------------------------------
+# --- the meaning of a clue -------------------------------------------------------------------------------------------
 
 
 @compiled
 def holds(kind: int, a: int, b: int, c: int, n: int) -> bool:
-    """Whether a clue is true of entities in the houses a, b and c (of those it has), counted from 0."""
+    """True if a clue holds for entities in the houses a, b and c (as many as it has), counted from 0."""
     if kind == EQUAL:
         return a == b
     if kind == NOT_EQUAL:
@@ -46,7 +46,7 @@ def holds(kind: int, a: int, b: int, c: int, n: int) -> bool:
 
 @compiled
 def _left_of(a: int, b: int) -> tuple[int, int]:
-    """The houses left to two sets of which the first is left of the second."""
+    """Narrows the houses of two entities of which the first is left of the second."""
     if b == 0:
         return 0, 0
     last = b
@@ -59,8 +59,7 @@ def _left_of(a: int, b: int) -> tuple[int, int]:
 
 @compiled
 def _narrow(kind: int, a: int, b: int, c: int, n: int) -> tuple[int, int, int]:
-    """The houses that a clue leaves to its entities, which may be in the houses a, b and c: none that a single clue
-    rules out stays."""
+    """Narrows the houses a, b and c of a clue's entities to those that are consistent with the clue."""
     if kind == EQUAL:
         return a & b, a & b, c
     if kind == NOT_EQUAL:
@@ -82,7 +81,7 @@ def _narrow(kind: int, a: int, b: int, c: int, n: int) -> tuple[int, int, int]:
 
 @compiled
 def _tells(kind: int, a: int, b: int, c: int, n: int) -> bool:
-    """Whether a clue says more than is known: some houses that a, b and c allow break it."""
+    """True if a clue adds information: it fails for some of the houses that a, b and c allow."""
     for x in range(n):
         for y in range(n):
             for z in range(n):
@@ -93,7 +92,7 @@ def _tells(kind: int, a: int, b: int, c: int, n: int) -> bool:
 
 @compiled
 def _houses(masks: np.ndarray, clue: np.ndarray, i: int) -> int:
-    """Where entity i of a clue may be; house 1 stands for one that it does not have."""
+    """The houses where entity i of a clue may be; the first house if the clue has no such entity."""
     return masks[clue[1 + 2 * i], clue[2 + 2 * i]] if clue[1 + 2 * i] >= 0 else 1
 
 
@@ -102,7 +101,7 @@ def _houses(masks: np.ndarray, clue: np.ndarray, i: int) -> int:
 
 @compiled
 def _begin(masks: np.ndarray, n: int) -> None:
-    """Nothing is known but the house numbers."""
+    """Only the house numbers are known."""
     masks[:] = (1 << n) - 1
     for house in range(n):
         masks[0, house] = 1 << house
@@ -110,7 +109,7 @@ def _begin(masks: np.ndarray, n: int) -> None:
 
 @compiled
 def _apply_attribute(old: np.ndarray, new: np.ndarray, row: int, n: int) -> bool:
-    """Values of an attribute are in different houses, and every house has one: what follows from `old`, into `new`."""
+    """Each value of an attribute is in a different house: writes what follows from `old` to `new`. True: it changed."""
     changed = False
     once, twice, fixed = 0, 0, 0
     for value in range(n):
@@ -134,7 +133,7 @@ def _apply_attribute(old: np.ndarray, new: np.ndarray, row: int, n: int) -> bool
 
 @compiled
 def _apply_clue(old: np.ndarray, new: np.ndarray, clue: np.ndarray, n: int) -> bool:
-    """What follows from a clue and `old`, into `new`."""
+    """Writes what follows from a clue and `old` to `new`. True: it changed."""
     left = _narrow(clue[0], _houses(old, clue, 0), _houses(old, clue, 1), _houses(old, clue, 2), n)
     changed = False
     for i in range(3):
@@ -147,7 +146,7 @@ def _apply_clue(old: np.ndarray, new: np.ndarray, clue: np.ndarray, n: int) -> b
 
 @compiled
 def _deduce(masks: np.ndarray, clues: np.ndarray, used: np.ndarray, n: int, m: int) -> bool:
-    """Draws all conclusions, in place, and marks the clues that led to one. True if every entity has its house."""
+    """Draws all conclusions, in place, and marks the clues that led to one. True if every entity's house is known."""
     changed = True
     while changed:
         changed = False
@@ -166,12 +165,13 @@ def _deduce(masks: np.ndarray, clues: np.ndarray, used: np.ndarray, n: int, m: i
 
 @compiled
 def explain(table: np.ndarray, clues: np.ndarray, n: int, m: int, order: np.ndarray, rounds: np.ndarray) -> int:
-    """The order in which deduction fills the table, easiest first; how many cells it filled.
+    """Writes the order in which deduction fills the table, easiest first; returns how many cells it filled.
 
-    From nothing but the clues and the cells filled before, a round draws every conclusion that one clue or one
-    attribute gives. The next cell is the first, in reading order, of those known after the fewest rounds.
+    Each fill starts from the clues and the cells filled before. A round draws every conclusion that follows from a
+    single clue or a single attribute. The next cell is the first, in reading order, of those known after the fewest
+    rounds.
 
-    table (m + 1, n): the value in each house -> order (m n,): row * n + house; rounds (m n,): how many it took.
+    table (m + 1, n): the value in each house -> order (m n,): row * n + house; rounds (m n,): rounds per cell.
     """
     old, new = np.empty((LARGEST + 1, LARGEST), dtype=np.int64), np.empty((LARGEST + 1, LARGEST), dtype=np.int64)
     filled = np.zeros((m + 1, n), dtype=np.bool_)
@@ -207,7 +207,7 @@ def explain(table: np.ndarray, clues: np.ndarray, n: int, m: int, order: np.ndar
 
 @compiled
 def _draw_clue(state: np.ndarray, table: np.ndarray, n: int, m: int, clue: np.ndarray) -> None:
-    """A random clue that is true of the table: first where its entities stand, then which ones they are."""
+    """Draws a random clue that is true for the table: first the houses of its entities, then the entities."""
     pick, kind = draw(state, WEIGHTS.sum()), 0
     while pick >= WEIGHTS[kind]:
         pick -= WEIGHTS[kind]
@@ -226,8 +226,8 @@ def _draw_clue(state: np.ndarray, table: np.ndarray, n: int, m: int, clue: np.nd
             row = draw(state, m + 1)
             numbers += row == 0
             clue[1 + 2 * i], clue[2 + 2 * i] = row, table[row, houses[i]]
-        # Two house numbers say nothing of the table, nor does the end at which a number stands; and that two values of
-        # one attribute are in different houses (or one value in its own) is known.
+        # Two house numbers say nothing about the table, nor does a house number at an end. That two values of one
+        # attribute are in different houses, or that a value is where it is, is known anyway.
         about = kind in (EQUAL, NOT_EQUAL) and clue[1] == clue[3]
         if not about and numbers <= (0 if kind == ENDS else 1):
             return
@@ -246,10 +246,10 @@ def _listed(clues: np.ndarray, clue: np.ndarray) -> bool:
 
 @compiled
 def _make(state: np.ndarray, n: int, m: int, table: np.ndarray, clues: np.ndarray) -> int:
-    """A puzzle: fills table (m + 1, n) and the first rows of clues (MOST_CLUES, 7).
+    """Makes a puzzle: fills table (m + 1, n) and the first rows of clues (MOST_CLUES, 7); returns the number of clues.
 
-    True clues that say something new are added until deduction fills the table; those that it does not use are dropped.
-    Returns how many are left. That deduction fills the table proves that there is no other solution.
+    Adds true clues that say something new until deduction fills the table, then drops the clues that deduction does not
+    use. Because deduction fills the table, there is no other solution.
     """
     masks = np.empty((LARGEST + 1, LARGEST), dtype=np.int64)
     used = np.empty(MOST_CLUES, dtype=np.bool_)
@@ -288,7 +288,7 @@ def _make(state: np.ndarray, n: int, m: int, table: np.ndarray, clues: np.ndarra
 
 @compiled
 def _write(clues: np.ndarray, prompt: np.ndarray) -> int:
-    """Writes clues as tokens as far as there is room; returns how many tokens they take."""
+    """Writes clues as tokens, as many as fit; returns how many tokens they need."""
     length = 0
     for i in range(len(clues)):
         kind = clues[i, 0]
@@ -322,11 +322,11 @@ def make_puzzles(
     orders: np.ndarray,
     rounds: np.ndarray,
 ) -> None:
-    """Puzzles, each from nothing but its seed; houses and attributes are between the two numbers of each.
+    """Puzzles, each a function of its seed alone; `houses` and `attributes` are (least, most).
 
-    seeds (R,) uint64 -> tables (R, A + 1, H), -1 beyond a puzzle's own size; clues (R, MOST_CLUES, 7), -1 beyond the
-    last; prompts (R, N), padded; lengths (R,), beyond N where the clues do not fit; orders (R, (A + 1) H): the cells of
-    the table in the order in which they are filled, without deduction first; rounds (R, (A + 1) H), 0 for those.
+    seeds (R,) uint64 -> tables (R, A + 1, H), -1 outside the puzzle; clues (R, MOST_CLUES, 7), -1 after the last;
+    prompts (R, N), padded; lengths (R,), above N if the clues do not fit; orders (R, (A + 1) H): the cells of the table
+    in the order in which they are filled, those that need no deduction first; rounds (R, (A + 1) H), 0 for those.
     """
     high, wide = tables.shape[1:]
     state = np.empty(1, dtype=np.uint64)

@@ -1,1 +1,1 @@
-"""Losses, one update, and the weights that come out of it."""
+"""Losses, the optimizer, and the learner that updates the weights with them."""

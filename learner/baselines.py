@@ -2,18 +2,12 @@
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from learner.losses import LossSums
-from recor_dist.core.config import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
+from learner.losses import LossSums, cross_entropy
 from recor_dist.core.messages import MaskedBatch, OrderBatch
+from recor_dist.core.method_settings import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
 from recor_dist.model.transformer import Model, filled_slots
-
-
-def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
-    """-log p of each answer: logits (..., V), answers (...)."""
-    return F.cross_entropy(logits.float().flatten(0, -2), answers.flatten(), reduction="none").view_as(answers)
 
 
 def clm_loss(_: ClmConfig, model: Model, batch: OrderBatch, __: None) -> LossSums:
@@ -54,11 +48,11 @@ def mdm_loss(method: MdmConfig, model: Model, batch: MaskedBatch, _: None) -> Lo
 
 
 def time_weights(method: MdmConfig, times: np.ndarray) -> np.ndarray:
-    """(R,) float32: what a row that was masked at time t weighs."""
+    """(R,) float32: the weight of a row masked at time t."""
     weights = {"linear": method.diffusion_steps - times, "original": 1 / (times + 1), "none": np.ones(len(times))}
     return weights[method.time_weight].astype(np.float32)
 
 
 def _tensors(model: Model, *arrays: np.ndarray) -> list[Tensor]:
-    """Copies of token ids and slots, in the type that torch indexes with: a batch may be shared and read-only."""
+    """Copies of token ids and slots as int64, which torch indexes with. The batch may be shared and read-only."""
     return [torch.as_tensor(array.astype(np.int64), device=model.flat.device) for array in arrays]

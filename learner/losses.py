@@ -1,7 +1,7 @@
-"""The losses, from the paper's equations, as plain functions of tensors.
+"""ReCOR's losses, from the paper's equations, as plain functions of tensors, and what the baselines share with them.
 
-Each takes one entry a query, (R, M, K), and returns a sum over the valid ones: the learner divides once, by the count
-of the whole step, so that every query of a step weighs the same, whichever ticket it came in.
+Each loss takes one entry per query, (R, M, K), and returns a sum over the valid ones. The learner divides once, by the
+count of the whole step, so every query of a step has the same weight, whichever ticket it is in.
 """
 
 from collections.abc import Sequence
@@ -12,24 +12,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recor_dist.core.config import RecorConfig
 from recor_dist.core.messages import RecorBatch
+from recor_dist.core.method_settings import RecorConfig
 from recor_dist.model.transformer import Model, filled_slots
 
 
 @dataclass(frozen=True)
 class LossSums:
-    """One ticket's share of a step's loss: sums over its valid entries, and how many those are."""
+    """One ticket's share of a step's loss: sums over its valid entries, and their count."""
 
-    total: Tensor  # what is differentiated
+    total: Tensor  # differentiated
     count: int
-    metrics: dict[str, Tensor]  # detached sums that are reported, each divided by the step's count
+    metrics: dict[str, Tensor]  # detached sums to report, each divided by the count of the step
 
 
-def token_loss(logits: Tensor, answers: Tensor, valid: Tensor) -> Tensor:
-    """Cross-entropy of the true tokens; logits (R, M, K, V)."""
-    losses = F.cross_entropy(logits.flatten(0, 2), answers.flatten(), reduction="none")
-    return (losses.view_as(answers) * valid).sum()
+def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
+    """-log p of each answer: logits (..., V), answers (...) -> (...)."""
+    return F.cross_entropy(logits.float().flatten(0, -2), answers.flatten(), reduction="none").view_as(answers)
 
 
 def sql_bce_loss(logits: Tensor, labels: Tensor, valid: Tensor, focal: float) -> Tensor:
@@ -49,7 +48,7 @@ def ppo_like_loss(policy_logits: Tensor, queries: Tensor, advantages: Tensor, va
     """-(ratio A) - alpha H, ratio = pi / pi.detach(); policy_logits (R, M, M) are -inf at filled slots."""
     log_pi = policy_logits.log_softmax(-1)
     log_pi_queries = log_pi.gather(-1, queries)  # (R, M, K)
-    # A surplus query points at a filled slot, whose log-probability -inf must not reach the sum, not even as 0 * inf.
+    # A surplus query points at a filled slot with log-probability -inf, and 0 * inf would make the sum NaN.
     log_pi_queries = log_pi_queries.masked_fill(~valid, 0.0)
     ratio = (log_pi_queries - log_pi_queries.detach()).exp()
     entropy = -(log_pi.exp() * log_pi.masked_fill(policy_logits == -torch.inf, 0.0)).sum(-1, keepdim=True)  # (R, M, 1)
@@ -58,7 +57,7 @@ def ppo_like_loss(policy_logits: Tensor, queries: Tensor, advantages: Tensor, va
 
 @dataclass(frozen=True)
 class RewardMoments:
-    """Mean and deviation of the rewards of a whole step: what the PPO-like loss calls the batch."""
+    """Mean and standard deviation of the rewards of a whole step, which is the batch of the PPO-like loss."""
 
     mean: float
     deviation: float
@@ -78,7 +77,7 @@ def recor_loss(method: RecorConfig, model: Model, batch: RecorBatch, moments: Re
     )
     prompts, tokens = (torch.tensor(array, device=device) for array in (batch.prompts, batch.tokens))
     streams = model(prompts, tokens, order, queries)
-    lm = token_loss(streams.tokens.float(), answers, valid)
+    lm = (cross_entropy(streams.tokens, answers) * valid).sum()
     logits = streams.order.float()  # (R, M, M)
     asked = logits.gather(-1, queries)  # (R, M, K)
     if method.algorithm == "sql_bce":

@@ -1,10 +1,9 @@
-"""The Ray shell around the learner: it takes batches by reference and gives back receipts, and v_{n+1}
-with the last of a step.
+"""The Ray shell around the learner: it takes batches by reference and returns receipts, and v_{n+1} with the last
+batches of a step.
 
-What it returns belongs to the driver, so that published weights outlive the process that made them.
+The driver owns what it returns, so published weights outlive the process that computed them.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,24 +12,19 @@ import numpy as np
 import ray
 
 from learner.learner import Learner, LearnerState
-from recor_dist.core.messages import Hello, Receipt
+from recor_dist.core.messages import Receipt
+from recor_dist.core.ray_member import Fingerprint, RayMember
 
 
-class LearnerActor:
-    def __init__(self, hello: Callable[[], Hello], make_learner: Callable[[], Learner]) -> None:
-        self.introduce, self.make_learner = hello, make_learner
+class LearnerActor(RayMember):
+    def __init__(self, fingerprint: Callable[[], Fingerprint], make_learner: Callable[[], Learner]) -> None:
+        """Both functions are passed in, so this shell depends on neither methods nor configuration."""
+        super().__init__(fingerprint)
+        self.make_learner = make_learner
         self.learner: Learner | None = None
 
-    def hello(self) -> Hello:
-        return self.introduce()
-
-    @ray.method(concurrency_group="watch")
-    def watch(self) -> None:
-        """Never answers: its reference fails the moment this process is gone, at work or not."""
-        threading.Event().wait()
-
     def begin(self, state: LearnerState) -> None:
-        """Goes on from a state; at the first start, that of step 0."""
+        """Resumes from a state; the first time, that of step 0."""
         self.learner = self.make_learner()
         self.learner.load_state(state)
 
@@ -38,8 +32,8 @@ class LearnerActor:
     def update(
         self, step: int, first: int, batches: Sequence[ray.ObjectRef], *, last: bool, with_state: bool
     ) -> tuple[Receipt, np.ndarray | None, LearnerState | None]:
-        """Takes tickets `first`, `first` + 1, ... of a step, and with its last ones the step itself; nothing, if those
-        before them could not be taken."""
+        """Takes tickets `first`, `first` + 1, ... of a step; with `last`, it then takes the step. Takes nothing if the
+        tickets before them could not be taken."""
         assert self.learner is not None
         if (step, first) != (self.learner.step, self.learner.taken):
             return Receipt(0.0, 0.0, 0), None, None
@@ -60,15 +54,15 @@ class LearnerActor:
 
 
 def _take(batches: Sequence[ray.ObjectRef]) -> tuple[list[Any], tuple[int, ...]]:
-    """Fetches batches; returns them, and which of them went down with the machine that held them."""
+    """Fetches batches; returns them, or the indices of those that were lost with the machine that held them."""
     try:
         return ray.get(list(batches)), ()
     except ray.exceptions.RayError:
-        lost = tuple(index for index, batch in enumerate(batches) if not _can_be_had(batch))
+        lost = tuple(index for index, batch in enumerate(batches) if not _exists(batch))
         return ([], lost) if lost else (ray.get(list(batches)), ())
 
 
-def _can_be_had(batch: ray.ObjectRef) -> bool:
+def _exists(batch: ray.ObjectRef) -> bool:
     try:
         ray.get(batch)
     except ray.exceptions.RayError:

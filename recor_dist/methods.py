@@ -1,4 +1,4 @@
-"""The table of methods. A method is a few functions and a row here; nothing else knows its name."""
+"""The table of methods. A method is a few functions and a row here; no other code depends on its name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,15 +24,17 @@ from recor_dist.model.transformer import Model
 
 @dataclass(frozen=True)
 class Method:
-    """`prepare` runs on actors, `loss` on the learner, ticket by ticket as they come. Where `statistics` gives a
-    function, it sees all tickets of a step before the first loss, and the learner waits for them."""
+    """`prepare` runs on actors, `loss` on the learner, ticket by ticket as they arrive. If `statistics` returns a
+    function, that function sees all tickets of a step before the first loss, and the learner waits for them."""
 
     # method, model, rows, random, version -> batch
     prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any]
     loss: Callable[[Any, Model, Any, Any], LossSums]  # method, model, batch, statistics
-    decoders: Callable[[Any], dict[str, Decoder]]  # method -> decoders by name; the first gives the headline figures
-    uses_weights: bool  # False: `prepare` leaves the model alone, and a ticket may be computed with any weights
-    statistics: Callable[[Any], Statistics | None] = lambda _: None  # method -> method, batches of the step -> anything
+    decoders: Callable[[Any], dict[str, Decoder]]  # method -> decoders by name; the first gives the headline metrics
+    uses_weights: bool  # False: `prepare` ignores the model, and a ticket may be computed with any weights
+    statistics: Callable[[Any], Statistics | None] = lambda _: (
+        None
+    )  # method -> (method, batches of the step -> anything)
 
 
 METHODS = {
@@ -66,12 +68,12 @@ METHODS = {
 
 
 def headline_decoder(config: Config) -> str:
-    """The one that validates and gives the headline figures."""
+    """The decoder used for validation and for the headline metrics."""
     return next(iter(METHODS[config.method.name].decoders(config.method)))
 
 
 def lay_out(config: Config, shape: Shape) -> Model:
-    """The model of a run, in this machine's memory."""
+    """The model of a run, in CPU memory."""
     return Model(config.model, shape, getattr(config.method, "order_queries", 0))
 
 
@@ -81,7 +83,7 @@ def build_model(config: Config, shape: Shape) -> Model:
 
 
 def make_worker(config: Config, data: Dataset) -> Worker:
-    """What computes tickets, in this process."""
+    """Sets up torch and returns the worker that computes tickets in this process."""
     set_up_torch(config)
     method = METHODS[config.method.name]
     model, decoders = build_model(config, data.shape), method.decoders(config.method)
@@ -89,11 +91,11 @@ def make_worker(config: Config, data: Dataset) -> Worker:
 
 
 def make_learner(config: Config, shape: Shape, steps: int) -> Learner:
-    """What learns from tickets, in this process."""
+    """Sets up torch and returns the learner of a run with this many steps."""
     set_up_torch(config)
     method, model = METHODS[config.method.name], build_model(config, shape)
     if config.learner.compile:
-        # Every method's forward goes through the blocks; actors with their caches stay as they are.
+        # Every method's forward goes through the blocks. Actors, with their caches, are not compiled.
         for block in model.blocks:
             block.compile()
     return Learner(config, model, steps, method.loss, method.statistics(config.method))

@@ -1,16 +1,17 @@
-"""`python -m recor_dist.packaged out=DIR`: a trained model as an MLflow model, with nothing in it that is pickled.
+"""`python -m recor_dist.packaged out=DIR`: packages a trained model as an MLflow model, without any pickle.
 
-    MLmodel, requirements.txt ...    what MLflow wants to know: signature, requirements, `recor_dist.packaged` as loader
+    MLmodel, requirements.txt ...    MLflow's own files: signature, requirements, `recor_dist.packaged` as loader
     data/solver/model.safetensors    the weights by name
     data/solver/about.json           settings, shape and vocabulary
-    code/                            our four packages, so that it answers where they are not installed
+    code/                            our four packages, so the model answers where they are not installed
 
-Prompts go in as text, in a column `prompt`; prompts.py tells how they are written. For each there is
+The input is a column `prompt` of text; answers/prompts.py says how prompts are written. The output has the columns
     response     the answer, as text
     order        its slots, from 0, in the order in which they were filled
-    steps        of each slot: the step, from 1, at which it was filled; masked diffusion fills several in one
-    confidences  of each slot: what the model gave its token when it wrote it
-The parameter `decoder` chooses among the decoders of the method, `about.json`'s `decoders`.
+    steps        by slot: the step, from 1, at which it was filled; masked diffusion fills several slots per step
+    confidences  by slot: the probability of its token when it was written
+The parameter `decoder` chooses one of the method's decoders, which are listed in about.json. Loading and serving a
+packaged model does not need Hydra or Ray.
 """
 
 import json
@@ -33,15 +34,15 @@ from pyarrow import fs
 
 from recor_dist.answers.prompts import how_written
 from recor_dist.answers.solver import Solver, load_solver, plain_answers
-from recor_dist.core.config import Mistake, setting
 from recor_dist.core.files import exists, join, open_folder
-from recor_dist.record.identity import read_about
+from recor_dist.core.setting import Mistake, setting
+from recor_dist.record.run_folder import MODEL, RunFolder
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("recor_dist", "actors", "learner", "data")
-REQUIREMENTS = ("mlflow", "torch", "numpy", "pyarrow", "omegaconf", "safetensors", "numba")
+REQUIREMENTS = ("mlflow", "torch", "numpy", "pyarrow", "omegaconf", "safetensors", "numba", "rich")
 FOLDER = "solver"
-AT_A_TIME = 256  # prompts of a request that are answered together
+BATCH = 256  # prompts of a request that are answered together
 ABOUT = [
     "Packages the newest weights of a run as an MLflow model: safetensors and code, no pickle.",
     "",
@@ -52,21 +53,20 @@ ABOUT = [
 
 @dataclass
 class PackageConfig:
-    """What is packaged, and where to."""
+    """The run, and where its model is saved."""
 
     out: str = setting(MISSING, "folder of a run")
-    folder: str | None = setting(None, "where the model goes; by default `model` in `out`")
+    folder: str | None = setting(None, "folder for the model; by default `model` in `out`")
 
 
 def save_model(out: str, folder: str) -> None:
-    """Packages the newest weights of the run in `out` as an MLflow model in `folder`, in place of a model there."""
+    """Packages the newest weights of the run in `out` as an MLflow model in `folder`; replaces a model there."""
     place = open_folder(folder)
     if place.get_file_info(fs.FileSelector("", allow_not_found=True)) and not exists(place, "MLmodel"):
-        raise Mistake(f"{folder}: holds something that is no MLflow model; choose another folder")
+        raise Mistake(f"{folder}: holds files, but no MLflow model; choose another folder")
     solver = load_solver(out)
-    run = read_about(open_folder(out))
-    assert run is not None
-    groups = ("scale", "task", "method", "model", "seed")  # what answering takes; paths stay at home
+    run = RunFolder.open(out).require_run()
+    groups = ("scale", "task", "method", "model", "seed")  # what answering needs; no paths of this machine
     about = {
         "settings": {key: value for key, value in run["settings"].items() if key.split(".")[0] in groups},
         "shape": run["shape"],
@@ -74,7 +74,7 @@ def save_model(out: str, folder: str) -> None:
         "decoders": list(solver.decoders),
     }
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*input example was not provided")  # the signature is told, not guessed
+        warnings.filterwarnings("ignore", ".*input example was not provided")  # we give the signature ourselves
         data, made = Path(scratch, FOLDER), Path(scratch, "model")
         data.mkdir()
         weights = solver.model.named_weights(solver.model.weights())
@@ -100,7 +100,7 @@ def save_model(out: str, folder: str) -> None:
 
 
 def _sources(package: str, scratch: Path) -> Path:
-    """A copy of a package without what Python and numba compiled beside it."""
+    """A copy of a package, without the compiled files of Python and numba."""
     return shutil.copytree(ROOT / package, scratch / package, ignore=shutil.ignore_patterns("__pycache__"))
 
 
@@ -122,7 +122,7 @@ def load_packaged(folder: str) -> Solver:
     """The solver in an MLflow model folder that `save_model` made."""
     data = Path(folder, "data", FOLDER)
     if not (data / "about.json").exists():
-        raise Mistake(f"{folder}: is no model that recor_dist packaged")
+        raise Mistake(f"{folder}: is not a model packaged by recor_dist")
     return _load(data)
 
 
@@ -132,37 +132,37 @@ def _load(data: Path) -> Solver:
 
 
 def _load_pyfunc(path: str) -> "PackagedModel":
-    """What MLflow calls to load the model."""
+    """MLflow calls this to load the model."""
     return PackagedModel(_load(Path(path)))
 
 
 class PackagedModel:
-    """What `mlflow.pyfunc.load_model` wraps and `mlflow models serve` serves."""
+    """The model that `mlflow.pyfunc.load_model` wraps and `mlflow models serve` serves."""
 
     def __init__(self, solver: Solver) -> None:
         self.solver = solver
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Answers in the order of the prompts. What is wrong with a prompt is told with its row, counted from 1."""
+        """Answers in the order of the prompts. An error names the row of the bad prompt, counted from 1."""
         try:
             decoder = self.solver.choose((params or {}).get("decoder"))
-            texts = list(model_input["prompt"].explode())  # MLflow makes one row of {"prompt": ["...", "..."]}
+            texts = list(model_input["prompt"].explode())  # MLflow turns {"prompt": ["...", "..."]} into one row
             prompts = self.solver.encode(texts, lambda index: f"the prompt in row {index + 1}")
         except Mistake as mistake:
-            raise MlflowException.invalid_parameter_value(str(mistake)) from None  # the server answers 400 with it
+            raise MlflowException.invalid_parameter_value(str(mistake)) from None  # the server replies with 400
         answers = [
             answer
-            for generation in self.solver.answer_all(prompts, decoder, AT_A_TIME)
+            for generation in self.solver.answer_all(prompts, decoder, BATCH)
             for answer in plain_answers(self.solver, generation)
         ]
         return pd.DataFrame(answers, columns=["response", "order", "steps", "confidences"])
 
 
 if __name__ == "__main__":
-    from recor_dist.core.command import plain_command  # here, as it brings Hydra, which a served model does without
+    from recor_dist.core.command import plain_command  # here because it imports Hydra
 
     def main(config: PackageConfig) -> None:
-        folder = config.folder or join(config.out, "model")
+        folder = config.folder or join(config.out, MODEL)
         save_model(config.out, folder)
         print(f"saved in {folder}")
 

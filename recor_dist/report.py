@@ -1,48 +1,36 @@
-"""`python -m recor_dist.report [runs=FOLDER ...] [mlflow=URI] [out=report]`: the paper's tables from recorded runs.
+"""`python -m recor_dist.report [runs=FOLDER ...] [mlflow=URI ...] [out=report]`: the paper's tables from recorded runs.
 
-Writes report.md with figures/, and report.html, which holds them all. Only finished runs count. Runs are put together
-when nothing but their seed differs; what was never run is said.
+Writes report.md with figures/, and report.html, which contains them. Only finished runs count. Runs that differ in
+nothing but their seed form one group; the report names what was never run.
 """
 
 import logging
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from recor_dist.core.config import Mistake, nearest
+from recor_dist.core.command import plain_command
 from recor_dist.core.progress import set_up_logging
-from recor_dist.figures.curves import ABLATIONS, draw_series, draw_training, find_series, training_lines
-from recor_dist.figures.page import to_page
-from recor_dist.figures.pictures import draw_costs
+from recor_dist.core.setting import Mistake, setting
+from recor_dist.figures.ablations import ABLATIONS, draw_series, find_series
+from recor_dist.figures.compute import costs, draw_costs
+from recor_dist.figures.curves import draw_training, training_lines
+from recor_dist.figures.groups import SCALES, Group, conditions, group_runs, label, with_defaults
+from recor_dist.figures.report_page import report_page
 from recor_dist.figures.style import to_bytes
-from recor_dist.figures.tables import (
-    SCALES,
-    Group,
-    cell,
-    compute_table,
-    conditions,
-    costs,
-    group_runs,
-    label,
-    main_table,
-    other_table,
-    run_table,
-    table,
-    usual,
-)
-from recor_dist.record.runs import Run, once, read_folder, read_mlflow
+from recor_dist.figures.tables import cell, compute_table, main_table, other_table, run_table, table
+from recor_dist.record.runs import Run, deduplicate, read_folder, read_mlflow
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Report:
-    """Markdown that names its figures, and the figures by name."""
+    """Markdown that refers to its figures, and the figures by name."""
 
     lines: list[str] = field(default_factory=list)
     figures: dict[str, bytes] = field(default_factory=dict)
@@ -56,24 +44,24 @@ class Report:
 
 
 ABOUT_MATCH = """\
-Share of test answers that are right as a whole: mean ± standard deviation over seeds, in brackets the number of seeds.
-Each figure is of runs that differ in nothing but their seed. Settings are the scale's own unless a column names them.
-The paper's figures are of its own scale, `scale=paper`; beside smaller ones they stand for orientation. The paper does
-not say by which score its adaptive decoder ranks on ARG and MUL: its figure stands under both.
+Share of test answers in which every token is right: mean ± standard deviation over seeds, with the number of seeds in
+brackets. Each entry covers runs that differ only in their seed. Settings are the scale's defaults unless the column
+names them. The paper's figures were measured at `scale=paper`; beside smaller scales they are for orientation only. The
+paper does not say by which score its adaptive decoder ranks on ARG and MUL: its figure is listed for both.
 """
 
 ABOUT_COMPUTE = """\
-FLOPs an answer: 2 a multiply-add, matrix products and attention only. Masked diffusion at T=2 costs about what ReCOR
-costs without order queries.
+FLOPs per answer: 2 per multiply-add, matrix products and attention only. Masked diffusion at T=2 costs about as much as
+ReCOR without order queries.
 """
 
 
 def write(runs: Sequence[Run], places: Sequence[str]) -> Report:
-    """The whole report of some runs, each of which is there once."""
+    """The whole report of some runs without duplicates."""
     groups = group_runs(runs)
     report = Report()
     finished = sum(run.finished for run in runs)
-    unfinished = f" Unfinished, and counted nowhere: {len(runs) - finished}." if finished < len(runs) else ""
+    unfinished = f" Not counted because unfinished: {len(runs) - finished}." if finished < len(runs) else ""
     found = f"From {', '.join(f'`{place}`' for place in places)}: {finished} finished runs.{unfinished}"
     report.lines += ["# Report", "", f"{found} All are listed at the end.", "", "## Exact match", "", ABOUT_MATCH]
     scales = [scale for scale in SCALES if any(g.scale == scale for g in groups)]
@@ -85,7 +73,7 @@ def write(runs: Sequence[Run], places: Sequence[str]) -> Report:
     _write_training(report, groups)
     _write_ablations(report, groups)
     report.lines += ["## Other settings of a method", ""]
-    report.lines += other_table(groups) or ["None was run.", ""]
+    report.lines += other_table(groups) or ["None were run.", ""]
     report.lines += ["## All runs", "", *run_table(runs)]
     return report
 
@@ -96,7 +84,7 @@ def _write_compute(report: Report, groups: Sequence[Group]) -> None:
         title = f"{label(condition)}, `scale={condition[0]}`"
         if lines := compute_table(groups, condition):
             report.lines += [f"### {title}", "", *lines]
-            points = costs(usual(groups, condition))
+            points = costs(with_defaults(groups, condition))
             plain = title.replace("`", "")
             if len(points) > 1:
                 report.figure(f"compute {plain}", f"Accuracy against FLOPs, {plain}", draw_costs(plain, points))
@@ -113,7 +101,7 @@ def _write_training(report: Report, groups: Sequence[Group]) -> None:
 
 
 def _write_ablations(report: Report, groups: Sequence[Group]) -> None:
-    report.lines += ["## Ablations", "", "The paper's are on Sudoku at `scale=paper`.", ""]
+    report.lines += ["## Ablations", "", "The paper's ablations are on Sudoku at `scale=paper`.", ""]
     for name, ablation in ABLATIONS.items():
         report.lines += [f"### {ablation.title}", ""]
         found = find_series(groups, ablation)
@@ -130,65 +118,59 @@ def _write_ablations(report: Report, groups: Sequence[Group]) -> None:
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-USAGE = """python -m recor_dist.report [runs=FOLDER ...] [mlflow=URI] [out=report]
+ABOUT = [
+    "Writes the paper's tables and figures from recorded runs, as report.md with figures/ and as a single report.html.",
+    "",
+    "  python -m recor_dist.report runs=runs mlflow=http://127.0.0.1:5000 out=report",
+    "",
+    "By default it reads MLFLOW_TRACKING_URI, or else mlflow.db in the working directory, and the folder runs.",
+]
 
-  runs=FOLDER   a run's folder, or one that holds such folders; may be given several times
-  mlflow=URI    an MLflow tracking URI, such as http://127.0.0.1:5000 or sqlite:///mlflow.db
-  out=FOLDER    where report.md, report.html and figures/ are written [report]
 
-Without runs= and mlflow=: what MLFLOW_TRACKING_URI names, or mlflow.db here, and the folder runs here."""
+@dataclass
+class ReportConfig:
+    """Where the runs are recorded, and where the report is written."""
+
+    runs: tuple[str, ...] = setting((), "folder of a run, or of several such folders")
+    mlflow: tuple[str, ...] = setting((), "MLflow tracking URI, such as http://127.0.0.1:5000 or sqlite:///mlflow.db")
+    out: str = setting("report", "folder for report.md, report.html and figures/")
 
 
-def read_words(words: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """Folders, MLflow URIs and `out` from the words of the command; without any, what is there."""
-    folders: list[str] = []
-    uris: list[str] = []
-    out = "report"
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in ("runs", "mlflow", "out") or not value:
-            known = ("runs", "mlflow", "out")
-            raise Mistake(f"{word}: not a setting; write runs=FOLDER, mlflow=URI or out=FOLDER{nearest(key, known)}")
-        if key == "out":
-            out = value
-        else:
-            (folders if key == "runs" else uris).append(value)
+def find_places(config: ReportConfig) -> tuple[list[str], list[str]]:
+    """The folders and MLflow URIs to read; those that exist by default if none is given."""
+    for key, values in (("runs", config.runs), ("mlflow", config.mlflow), ("out", [config.out])):
+        if "" in values:
+            raise Mistake(f"{key}=: has no value; write {key}={'URI' if key == 'mlflow' else 'FOLDER'}")
+    folders, uris = list(config.runs), list(config.mlflow)
     if not folders and not uris:
         uris = [uri] if (uri := os.environ.get("MLFLOW_TRACKING_URI")) else []
         if not uris and os.path.exists("mlflow.db"):
             uris = ["sqlite:///mlflow.db"]
         folders = ["runs"] if os.path.isdir("runs") else []
     if not folders and not uris:
-        raise Mistake("runs: there is no folder runs here, and no MLflow; write runs=FOLDER or mlflow=URI")
-    return folders, uris, out
+        raise Mistake("runs: no folder runs and no MLflow here; write runs=FOLDER or mlflow=URI")
+    return folders, uris
 
 
-def main(words: Sequence[str]) -> None:
-    folders, uris, out = read_words(words)
+def main(config: ReportConfig) -> None:
+    set_up_logging()
+    folders, uris = find_places(config)
     runs: list[Run] = []
     for read, places in ((read_folder, folders), (read_mlflow, uris)):
         for place in places:
             log.info("reading %s", place)
             runs += read(place)
-    runs = once(runs)
+    runs = deduplicate(runs)
     log.info("drawing %d runs", len(runs))
     report = write(runs, [*folders, *uris])
-    folder = Path(out)
+    folder = Path(config.out)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for name, content in report.figures.items():
         (folder / "figures" / f"{name}.svg").write_bytes(content)
     (folder / "report.md").write_text("\n".join(report.lines))
-    (folder / "report.html").write_text(to_page("\n".join(report.lines), report.figures))
+    (folder / "report.html").write_text(report_page("\n".join(report.lines), report.figures))
     print(f"{len(runs)} runs; {folder / 'report.html'} and {folder / 'report.md'}")
 
 
 if __name__ == "__main__":
-    set_up_logging()
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(USAGE)
-        sys.exit(0)
-    try:
-        main(sys.argv[1:])
-    except Mistake as mistake:
-        print(f"error: {mistake}", file=sys.stderr)
-        sys.exit(2)
+    plain_command(ReportConfig, main, ABOUT)

@@ -1,4 +1,4 @@
-"""`python -m recor_dist.run task=arg method=recor scale=laptop seed=0 ...`: trains, goes on, or shows the result."""
+"""`python -m recor_dist.run task=arg method=recor scale=laptop seed=0 ...`: trains, resumes, or shows the result."""
 
 import logging
 import sys
@@ -11,11 +11,14 @@ from rich.table import Table
 
 from recor_dist.core.command import command
 from recor_dist.core.config import Config
-from recor_dist.core.files import exists, is_relative, join, open_folder
+from recor_dist.core.files import is_relative
 from recor_dist.core.progress import set_up_logging
 from recor_dist.engine.loop import Stopped, train
-from recor_dist.record.sweep import end_sweep, sweep_of_this_job
-from recor_dist.track import Tracker, prepare_mlflow
+from recor_dist.record.delivery import prepare_mlflow
+from recor_dist.record.identity import scale_of_run
+from recor_dist.record.run_folder import MODEL, RunFolder
+from recor_dist.record.sending import Tracker
+from recor_dist.record.sweep import Sweep, end_sweep, sweep_of_this_job
 
 log = logging.getLogger(__name__)
 
@@ -23,19 +26,16 @@ log = logging.getLogger(__name__)
 def main(config: Config) -> None:
     set_up_logging()
     if HydraConfig.get().runtime.choices["scale"] == "auto":
-        log.info(
-            "scale=auto takes %s: %s",
-            config.scale,
-            "there are GPUs" if config.scale == "paper" else "no GPU that torch can use",
-        )
+        why = "there are GPUs" if config.scale == "paper" else "no GPU that torch can use"
+        log.info("scale=auto takes %s: %s", config.scale, why)
     if "runtime_resources" in Path.cwd().parts and (is_relative(config.out or "runs") or is_relative(config.data.dir)):
         log.warning(
-            "%s is Ray's copy of --working-dir, and goes some day: submit without --working-dir, or give absolute out= "
-            "and data.dir=",
+            "%s is Ray's copy of --working-dir, which Ray may delete: submit without --working-dir, or give absolute "
+            "paths for out= and data.dir=",
             Path.cwd(),
         )
     sweep = sweep_of_this_job(config)
-    with Tracker(config, sweep.folder if sweep else None) as tracker:
+    with Tracker(config, sweep.folder.uri if sweep else None) as tracker:
 
         def follow(journal: str) -> None:
             if sweep:
@@ -45,33 +45,48 @@ def main(config: Config) -> None:
         try:
             result = train(config, follow)
             show(result, config.out)
-            if config.track.enabled and not exists(open_folder(config.out), "model/MLmodel"):
-                draw(config.out)
+            if config.track.enabled and not RunFolder.open(config.out).has_model():
+                make_artifacts(config.out)
         except Stopped as stopped:
-            log.info("%s; the same command goes on from there", stopped)
+            log.info("%s; the same command resumes from there", stopped)
             sys.exit(128 + stopped.signal_number)
         if sweep:
-            sweep.add(config.out)  # one that was finished before has nothing to follow
+            sweep.add(config.out)  # a run that was finished before has no journal to follow
 
 
-def draw(out: str) -> None:
-    """Pictures, the replay page and the MLflow model of a finished run, for the tracker to bring along."""
-    # Here, as these imports take seconds, and a run should begin at once.
+def make_artifacts(out: str) -> None:
+    """Makes the pictures, the replay page and the MLflow model of a finished run, which the tracker then sends."""
+    # Imported here, because it takes seconds, and training should start at once.
     prepare_mlflow()
-    from recor_dist.figures.pictures import draw_pictures
+    from recor_dist.answers.replay_page import write_replay
+    from recor_dist.figures.run_pictures import draw_pictures
     from recor_dist.packaged import save_model
-    from recor_dist.replay import write_replay
 
-    log.info("drawing its pictures, its replay page and its MLflow model into %s", out)
-    for make in (draw_pictures, write_replay, lambda folder: save_model(folder, join(folder, "model"))):
+    log.info("making pictures, the replay page and the MLflow model in %s", out)
+    for make in (draw_pictures, write_replay, lambda out: save_model(out, RunFolder.open(out).place(MODEL))):
         try:
             make(out)
-        except Exception:  # the result stands, whatever becomes of its pictures
-            log.warning("the run is finished, but not all of this could be made", exc_info=True)
+        except Exception:  # the result is saved, with or without its pictures
+            log.warning("the run is finished, but not all of these could be made", exc_info=True)
+
+
+def draw_picture_of_sweep(sweep: Sweep) -> None:
+    """Draws accuracy against the cost of an answer, for all methods of a sweep."""
+    from recor_dist.figures.run_pictures import draw_sweep  # here, because it takes seconds
+
+    try:
+        draw_sweep(sweep.finished(), sweep.folder.uri)
+    except Exception:  # the sweep is saved, with or without its picture
+        log.warning("the picture of the sweep could not be drawn", exc_info=True)
+
+
+def end(status: str) -> None:
+    """Ends the sweep, if this command was one."""
+    end_sweep(status, draw_picture_of_sweep)
 
 
 def show(result: dict[str, Any], out: str) -> None:
-    """The result as a short table, and where everything is."""
+    """Prints the result as a short table, and the folder it was saved in."""
     console = Console()
     table = Table(title=f"{result['task']} · {result['method']} · {result['steps']:,} steps", title_justify="left")
     columns = ("", "rows", "decoder", "exact match", "token accuracy", "order (tau)", "passes", "MFLOPs")
@@ -87,10 +102,10 @@ def show(result: dict[str, Any], out: str) -> None:
     steps = " ".join(f"{step:.1f}" for step in result["test"]["mean_step"])
     print(f"mean step at which each slot was filled: {steps}")
     if not result["reproducible"]:
-        console.print("reproducible=false: this run went on across different machines")
+        console.print("reproducible=false: this run was computed on different kinds of machines")
     print(f"saved in {out}")
     print(f"weights sha256 {result['weights_sha256']}")
 
 
 if __name__ == "__main__":
-    command(main, end_sweep)
+    command(main, end, scale_of_run=scale_of_run)

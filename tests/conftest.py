@@ -1,4 +1,4 @@
-"""What the tests share: torch set up as in a run, small models, small configurations."""
+"""What the tests share: torch set up as in a run, small models and small configurations."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from recor_dist.core.command import compose
+from recor_dist.core.compose import compose
 from recor_dist.core.config import Config, ModelConfig
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.messages import Rows, Shape
@@ -25,8 +25,8 @@ def _torch_as_in_a_run() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _ray_of_our_own() -> Iterator[None]:
-    """No test finds a cluster of somebody else; Ray has its own home and folder, and nothing leaves this machine."""
-    # Unix sockets have short names, so pytest's own folder is too deep.
+    """No test finds an existing cluster; Ray has its own home and folder, and nothing leaves this machine."""
+    # Paths of Unix sockets must be short, so pytest's own folder is too deep.
     with (
         tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,
@@ -38,27 +38,28 @@ def _ray_of_our_own() -> Iterator[None]:
         settings |= {f"RAY_health_check_{key}": str(value) for key, value in fast_node_death.items()}
         for key, value in {
             **settings,
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on_loopback() for all processes that tests start
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on_loopback() for all processes that the tests start
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }.items():
             patch.setenv(key, value)
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)  # nor the record of somebody else
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)  # nor an existing MLflow server
         yield
 
 
 @pytest.fixture
 def config_in(tmp_path: Path) -> Callable[..., Config]:
-    """Composes a configuration whose data and output lie in the test's own folder."""
+    """Composes a configuration whose data and output are in the test's own folder."""
 
-    def make(*words: str) -> Config:
-        return compose(["scale=smoke", "engine=local", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
+    def make(*overrides: str) -> Config:
+        places = [f"data.dir={tmp_path}/shards", f"out={tmp_path}/out"]
+        return compose(["scale=smoke", "engine=local", *places, *overrides])
 
     return make
 
 
 def decided(record: dict) -> dict:
-    """What of a journal's line is a pure function of the configuration: all but when it was, and how busy everybody."""
+    """The part of a journal line that is a pure function of the configuration: all but times and utilization."""
     return {key: value for key, value in record.items() if key != "time" and not key.startswith(("engine/", "system/"))}
 
 
@@ -79,13 +80,13 @@ def random_rows(count: int, N: int = 3, M: int = 4, V: int = 5, seed: int = 0) -
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Trains a run of a few seconds, once for all tests that ask with the same words; returns its folder."""
+    """Trains a run of a few seconds, once for all tests that ask with the same overrides; returns its folder."""
 
     @cache
-    def make(*words: str) -> Path:
+    def make(*overrides: str) -> Path:
         folder = tmp_path_factory.mktemp("trained")
         places = [f"data.dir={folder}/shards", f"out={folder}/out"]
-        train(compose(["scale=smoke", "engine=local", *places, *words]))
+        train(compose(["scale=smoke", "engine=local", *places, *overrides]))
         return folder / "out"
 
     return make

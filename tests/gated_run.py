@@ -1,8 +1,8 @@
-"""`python -m recor_dist.run` that waits at some steps: `GATES=20,30 python -m tests.gated_run key=value ...`.
+"""`python -m recor_dist.run`, but waiting before some steps: `GATES=20,30 python -m tests.gated_run key=value ...`.
 
-Before step N of the gates it waits until the file `gate-N` lies in the working directory, so that a test can do what it
-wants to a server, or to this process, at a known step. With FILES=PATH it writes down, as JSON, every source file whose
-code the main thread ran from its first step to its last, and the modules that were imported by then.
+Before step N of the gates it waits until the file `gate-N` exists in the working directory, so that a test can disturb
+a server, or this process, at a known step. With FILES=PATH it writes, as JSON, every source file whose code the main
+thread ran between its first step and its last, and the modules that were imported by then.
 """
 
 import json
@@ -17,12 +17,12 @@ from learner.learner import Learner
 from recor_dist import run
 from recor_dist.core.command import command
 from recor_dist.core.config import Config
-from recor_dist.record.sweep import end_sweep
+from recor_dist.record.identity import scale_of_run
 
 GATES = [int(step) for step in os.environ.get("GATES", "").split(",") if step]
 FILES = os.environ.get("FILES")
 seen: set[str] = set()
-modules: list[str] = []  # imported when the last step was done
+modules: list[str] = []  # imported by the end of the last step
 update = Learner.update
 
 
@@ -32,7 +32,7 @@ def note(frame: FrameType, event: str, _: Any) -> None:
 
 def gated(learner: Learner, batches: list) -> dict[str, float]:
     if FILES:
-        sys.setprofile(note)  # of this thread alone
+        sys.setprofile(note)  # for this thread only
     if learner.step + 1 in GATES:
         gate = Path(f"gate-{learner.step + 1}")
         while not gate.exists():
@@ -58,4 +58,4 @@ def main(config: Config) -> None:
 
 if __name__ == "__main__":
     Learner.update = gated
-    command(main, end_sweep)
+    command(main, run.end, scale_of_run)

@@ -1,7 +1,7 @@
 """A training run that kills itself: `python -m tests.killed_run WHEN key=value ...`.
 
-WHEN is `step:N`, in the middle of step N; `save:N:BYTES`, while the checkpoint of step N is being written; or
-`remove:N`, while the save of step N removes an old checkpoint; `upload:N:FILE`, with half of that file on its way to an
+WHEN is `step:N`, in the middle of step N; `save:N:BYTES`, after that many bytes of the checkpoint of step N;
+`remove:N`, while the save of step N removes an old checkpoint; or `upload:N:FILE`, half of that file uploaded to an
 object store.
 """
 
@@ -11,12 +11,14 @@ import sys
 
 from pyarrow import fs
 
-from learner.learner import Learner
+from learner.learner import Learner, LearnerState
 from recor_dist.core import files
-from recor_dist.core.command import compose
+from recor_dist.core.compose import compose
 from recor_dist.core.progress import set_up_logging
 from recor_dist.engine.loop import train
+from recor_dist.model.transformer import Model
 from recor_dist.record import checkpoint
+from recor_dist.record.run_folder import RunFolder
 from tests.record.test_checkpoint import DyingFolder, Killed
 
 
@@ -50,15 +52,15 @@ def main() -> None:
     else:
         save = checkpoint.save
 
-        def save_or_die(out: object, model: object, state: object, about: dict, keep: int) -> None:
+        def save_or_die(folder: RunFolder, model: Model, state: LearnerState, about: dict, keep: int) -> None:
             if state.step != int(step):
-                save(out, model, state, about, keep)
+                save(folder, model, state, about, keep)
                 return
-            dying = DyingFolder(out, int(rest[0]) if kind == "save" else 10**9)
+            dying = DyingFolder(folder.files, int(rest[0]) if kind == "save" else 10**9)
             if kind == "remove":
                 dying.delete_dir = lambda _: die()
             try:
-                save(dying, model, state, about, keep)
+                save(RunFolder(folder.uri, dying), model, state, about, keep)
             except Killed:
                 die()
 

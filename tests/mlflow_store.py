@@ -1,4 +1,4 @@
-"""What the tests of the record share: a real MLflow server on loopback, and looks into a store."""
+"""What the tests of the record share: a real MLflow server on loopback, and reading a store."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recor_dist.track import ENVIRONMENT
+from recor_dist.record.delivery import prepare_mlflow
 
 
 def until(what: Callable[[], Any], seconds: float = 300.0) -> Any:
-    """Waits until a condition holds, and returns what it gave; an error counts as not yet."""
+    """Waits until `what` returns something true, and returns that; an error counts as not yet."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 class Server:
-    """`mlflow server` with sqlite; what it keeps outlives a kill."""
+    """`mlflow server` with sqlite; its store survives a kill."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -63,7 +63,7 @@ class Server:
         until(lambda: urllib.request.urlopen(f"{self.uri}/health", timeout=5).status == 200)
 
     def kill(self) -> None:
-        """At once, with its worker."""
+        """Kills it and its worker."""
         if self.process:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -71,15 +71,14 @@ class Server:
 
 
 def client_of(uri: str) -> Any:
-    for key, value in ENVIRONMENT.items():
-        os.environ.setdefault(key, value)
+    prepare_mlflow()
     from mlflow import MlflowClient
 
     return MlflowClient(uri)
 
 
 def run_of(uri: str, out: Path) -> Any:
-    """The one MLflow run that tells of a folder."""
+    """The one MLflow run of a folder."""
     state = json.loads((out / "track.json").read_text())
     client = client_of(uri)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -88,7 +87,7 @@ def run_of(uri: str, out: Path) -> Any:
 
 
 def points_in_store(uri: str, out: Path) -> dict[str, list[tuple[int, float, int]]]:
-    """Every point of a run, by metric: step, value, time; sorted."""
+    """Every point of a run, by metric: (step, value, time), sorted."""
     run, client = run_of(uri, out), client_of(uri)
     histories = {key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics}
     return {key: sorted((m.step, m.value, m.timestamp) for m in history) for key, history in histories.items()}
@@ -105,13 +104,13 @@ def points_in_journal(out: Path) -> dict[str, list[tuple[int, float, int]]]:
 
 
 def decided_points(points: dict[str, list[tuple[int, float, int]]]) -> dict[str, list[tuple[int, float]]]:
-    """What is the same in every run of a configuration: no times, and nothing of how busy everybody was."""
+    """The points that every run of a configuration has: without times, and without the load of the machines."""
     kept = {key: values for key, values in points.items() if not key.startswith(("engine/", "system/"))}
     return {key: [(step, value) for step, value, _ in values] for key, values in kept.items()}
 
 
 def assert_complete(uri: str, out: Path) -> dict[str, list[tuple[int, float, int]]]:
-    """The store has all points of the journal, each once, and no others."""
+    """The store has all points of the journal, each once, and nothing else."""
     points = points_in_store(uri, out)
     assert points == points_in_journal(out)
     for key, values in points.items():
@@ -120,8 +119,8 @@ def assert_complete(uri: str, out: Path) -> dict[str, list[tuple[int, float, int
     return points
 
 
-def sync(out: Path | str, uri: str | None, folder: Path, *words: str) -> subprocess.CompletedProcess:
+def sync(out: Path | str, uri: str | None, folder: Path, *settings: str) -> subprocess.CompletedProcess:
     environment = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
     environment |= {"MLFLOW_TRACKING_URI": uri} if uri else {}
-    command = [sys.executable, "-m", "recor_dist.track", "sync", f"out={out}", *words]
+    command = [sys.executable, "-m", "recor_dist.track", "sync", f"out={out}", *settings]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)

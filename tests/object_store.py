@@ -1,4 +1,4 @@
-"""An object store on loopback: moto's S3 server, in a process of its own."""
+"""An object store on loopback: moto's S3 server, in another process."""
 
 import socket
 import subprocess
@@ -15,7 +15,7 @@ import pytest
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """The address of an S3 with an empty bucket `bucket`, which this process and its children are pointed to."""
+    """The address of an S3 server with an empty bucket `bucket`. This process and its children use it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -34,7 +34,7 @@ def s3_server() -> Iterator[str]:
     }
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.delenv("AWS_PROFILE", raising=False)  # nobody's account is meant
+            patch.delenv("AWS_PROFILE", raising=False)  # never use a real account
             for key, value in settings.items():
                 patch.setenv(key, value)
             _wait_for(f"{address}/moto-api/", server)
@@ -52,7 +52,7 @@ def _wait_for(address: str, server: subprocess.Popen) -> None:
             urlopen(address, timeout=5).close()
             return
         except (URLError, OSError):
-            assert server.poll() is None and time.monotonic() < deadline, "the S3 server did not come up"
+            assert server.poll() is None and time.monotonic() < deadline, "the S3 server did not start"
             time.sleep(0.1)
 
 

@@ -1,7 +1,7 @@
-"""The model once more, in slow float64 NumPy, one state and one query at a time, written from the paper's words.
+"""A slow reference model in float64 NumPy, written from the paper's description: one state and one query at a time.
 
-No masks, no caches, no batches: the main stream of a state is computed anew from its prompt and the tokens written so
-far, and a query then reads it, layer by layer.
+No masks, no caches, no batches: the main stream of a state is recomputed from its prompt and the tokens written so far,
+and a query then reads it, layer by layer.
 """
 
 import math
@@ -15,7 +15,7 @@ from recor_dist.model.transformer import Model
 
 @dataclass(frozen=True)
 class State:
-    """s_t: a prompt and the (slot, token) pairs written so far, in their order."""
+    """s_t: a prompt and the (slot, token) pairs written so far, in generation order."""
 
     prompt: tuple[int, ...]
     written: tuple[tuple[int, int], ...] = ()
@@ -35,7 +35,7 @@ class SlowModel:
         self.layers, self.heads = model.config.layers, model.config.heads
 
     def token_logits(self, state: State, slot: int) -> np.ndarray:
-        """(V,): what stands at a slot, given a state."""
+        """(V,): logits of the token at a slot, given a state."""
         query = self.w["token_query"] + self.w["wpe.weight"][self.N + 1 + slot]
         return self.w["token_head.weight"] @ self._read(self._main_stream(state), query)
 
@@ -49,11 +49,11 @@ class SlowModel:
         return self.w["order_head.weight"] @ outputs + self.w["order_head.bias"]
 
     def next_logits(self, state: State) -> np.ndarray:
-        """(V,): what stands behind the last written token, read off the main stream."""
+        """(V,): logits of the token after the last written one, from the main stream."""
         return self.w["token_head.weight"] @ self._norm(self._main_stream(state)[-1][-1], "ln_f")
 
     def denoised_logits(self, prompt: Sequence[int], response: Sequence[int | None]) -> np.ndarray:
-        """(M, V): masked diffusion, where every position sees every other; None is a masked slot."""
+        """(M, V): logits of masked diffusion, where every position sees every other; None is a masked slot."""
         embedding = self.w["wte.weight"]
         tokens = [*embedding[list(prompt)], embedding[self.V]]
         tokens += [self.w["token_query"] if token is None else embedding[token] for token in response]
@@ -63,26 +63,26 @@ class SlowModel:
         return np.stack([self.w["token_head.weight"] @ self._norm(row, "ln_f") for row in x[self.N + 1 :]])
 
     def _main_stream(self, state: State) -> list[np.ndarray]:
-        """Inputs of each layer, and the last one's output: (rows, D) each."""
+        """The input of each layer and the output of the last one, (rows, D) each."""
         tokens = [*state.prompt, self.V, *(token for _, token in state.written)]
         positions = [*range(self.N + 1), *(self.N + 1 + slot for slot, _ in state.written)]
         x = self.w["wte.weight"][tokens] + self.w["wpe.weight"][positions]
         layers = [x]
         for layer in range(self.layers):
-            # The prompt (and SEP) sees all of itself; a written token sees the prompt and what was written up to it.
+            # The prompt and SEP see all of the prompt and SEP; a written token sees those and the tokens up to itself.
             visible = [max(self.N + 1, row + 1) for row in range(len(x))]
             x = np.stack([self._block(layer, x[row], x[:end]) for row, end in enumerate(visible)])
             layers.append(x)
         return layers
 
     def _read(self, layers: list[np.ndarray], query: np.ndarray) -> np.ndarray:
-        """A query passes all layers; it sees the whole main stream of its state, and not itself."""
+        """Passes a query through all layers; it sees the whole main stream of its state, but not itself."""
         for layer in range(self.layers):
             query = self._block(layer, query, layers[layer])
         return self._norm(query, "ln_f")
 
     def _block(self, layer: int, x: np.ndarray, context: np.ndarray) -> np.ndarray:
-        """One row x (D,) through a block; its attention reads `context` (rows, D)."""
+        """Passes one row x (D,) through a block; its attention reads `context` (rows, D)."""
         name = f"blocks.{layer}"
         weight, bias = self.w[f"{name}.attn.c_attn.weight"], self.w[f"{name}.attn.c_attn.bias"]
         D = len(x)

@@ -1,10 +1,10 @@
-"""It learns: the answers, and the order."""
+"""Training learns the answers and the order."""
 
 from collections.abc import Callable
 
 import pytest
 
-from recor_dist.core.command import compose
+from recor_dist.core.compose import compose
 from recor_dist.core.config import Config
 from recor_dist.engine.loop import train
 
@@ -18,7 +18,7 @@ def test_a_tiny_arg_is_learned_in_reverse_order(config_in: Callable[..., Config]
     assert result["test"]["kendall_tau"] >= 0.7
 
 
-@pytest.mark.slow  # some minutes: the whole demo of `make run`
+@pytest.mark.slow  # takes minutes: the whole demo of `make run`
 @pytest.mark.timeout(2400)
 def test_the_demo_is_solved_in_reverse_order(tmp_path: object) -> None:
     result = train(
@@ -28,10 +28,10 @@ def test_the_demo_is_solved_in_reverse_order(tmp_path: object) -> None:
     assert result["test"]["kendall_tau"] >= 0.9
 
 
-@pytest.mark.slow  # some minutes, as the demo
+@pytest.mark.slow  # takes minutes, like the demo
 @pytest.mark.timeout(2400)
-def test_the_oracle_solves_the_demo_in_the_order_it_was_shown(tmp_path: object) -> None:
-    words = [
+def test_ar_gt_solves_the_demo_in_the_order_it_was_taught(tmp_path: object) -> None:
+    overrides = [
         "task=arg",
         "method=ar_gt",
         "scale=laptop",
@@ -39,6 +39,6 @@ def test_the_oracle_solves_the_demo_in_the_order_it_was_shown(tmp_path: object) 
         f"data.dir={tmp_path}/shards",
         f"out={tmp_path}/out",
     ]
-    result = train(compose(words))
+    result = train(compose(overrides))
     assert result["test"]["exact_match"] >= 0.97
     assert result["test"]["kendall_tau"] == 1.0

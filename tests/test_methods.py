@@ -1,4 +1,4 @@
-"""What holds for every method: the promise, what it may look at, and how one is added."""
+"""What holds for every method: reproducibility, what it may use, and how to add one."""
 
 import json
 import re
@@ -11,9 +11,9 @@ import pytest
 from actors.worker import Worker
 from data.prepare import open_data
 from data.tasks import task_of
-from recor_dist.core.command import CONF
-from recor_dist.core.config import SCHEMAS, Config, Mistake
+from recor_dist.core.config import SCHEMAS, Config
 from recor_dist.core.messages import Ticket
+from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.methods import METHODS, build_model
 from tests.engine.test_loop import run_until_killed
@@ -23,31 +23,33 @@ ROOT = Path(__file__).parent.parent
 EVERY = [*([name] for name in METHODS), ["mdm", "method.suffix=true"], ["ar_gt", "method.order_queries=2"]]
 
 
-def words_of(method: list[str]) -> list[str]:
+def overrides_of(method: list[str]) -> list[str]:
     return [f"method={method[0]}", *method[1:]]
 
 
-def test_every_row_has_a_schema_and_a_choice_of_its_own() -> None:
-    assert set(METHODS) == set(SCHEMAS["method"]) == {path.stem for path in (CONF / "method").glob("*.yaml")}
+def test_every_method_has_a_schema() -> None:
+    assert set(METHODS) == set(SCHEMAS["method"])
 
 
 @pytest.mark.parametrize("method", EVERY, ids=" ".join)
-def test_every_method_keeps_the_promise(method: list[str], tmp_path: Path, config_in: Configure) -> None:
-    """The same weights and the same figures by every decoder: left alone, killed and resumed, validated or not."""
-    words = [*words_of(method), "lag=1", "checkpoint.every=8", "eval.every=0", "task.test_rows=30"]
-    whole = train(config_in(*words, f"out={tmp_path}/whole", "eval.every=3"))
-    run_until_killed("step:13", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
-    resumed = train(config_in(*words))
+def test_every_method_gives_the_same_result_if_killed_and_resumed(
+    method: list[str], tmp_path: Path, config_in: Configure
+) -> None:
+    """The same weights, and the same metrics by every decoder: killed and resumed or not, validated or not."""
+    overrides = [*overrides_of(method), "lag=1", "checkpoint.every=8", "eval.every=0", "task.test_rows=30"]
+    whole = train(config_in(*overrides, f"out={tmp_path}/whole", "eval.every=3"))
+    run_until_killed("step:13", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *overrides])
+    resumed = train(config_in(*overrides))
     for result in (whole, resumed):
         del result["seconds_of_last_start"]
     assert resumed == whole
-    other = train(config_in(*words, "seed=1", f"out={tmp_path}/other"))
+    other = train(config_in(*overrides, "seed=1", f"out={tmp_path}/other"))
     assert other["weights_sha256"] != whole["weights_sha256"]
 
 
 @pytest.mark.parametrize("method", EVERY, ids=" ".join)
 def test_a_ticket_and_an_evaluation_are_the_same_on_every_worker(method: list[str], config_in: Configure) -> None:
-    config = config_in(*words_of(method), "device=cpu", "precision=float32")
+    config = config_in(*overrides_of(method), "device=cpu", "precision=float32")
     data, row = open_data(config, task_of(config)), METHODS[method[0]]
     workers = []
     for _ in range(2):
@@ -56,7 +58,7 @@ def test_a_ticket_and_an_evaluation_are_the_same_on_every_worker(method: list[st
         worker = Worker(config, data, model, row.prepare, row.decoders(config.method), row.uses_weights)
         worker.version = 0
         workers.append(worker)
-    workers[1].roll_out(Ticket(9, 0, 0))  # what was computed before must not matter
+    workers[1].roll_out(Ticket(9, 0, 0))  # earlier tickets must not matter
     workers[1].evaluate("test", 1)
     a, b = (worker.roll_out(Ticket(4, 1, 0)) for worker in workers)
     assert type(a) is type(b)
@@ -71,11 +73,11 @@ def test_a_ticket_and_an_evaluation_are_the_same_on_every_worker(method: list[st
             second[name].agreement,
         )
         np.testing.assert_array_equal(sums.fills, second[name].fills)
-    assert list(workers[0].evaluate("val", 0)) == list(first)[:1], "validation runs the first decoder alone"
+    assert list(workers[0].evaluate("val", 0)) == list(first)[:1], "validation runs only the first decoder"
 
 
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if not row.uses_weights])
-def test_a_method_without_weights_never_looks_at_the_model(name: str, config_in: Configure) -> None:
+def test_a_method_without_weights_never_uses_the_model(name: str, config_in: Configure) -> None:
     config = config_in(f"method={name}", "device=cpu", "precision=float32")
     data = open_data(config, task_of(config))
     worker = Worker(config, data, None, METHODS[name].prepare, {}, uses_weights=False)
@@ -89,7 +91,7 @@ def test_a_ticket_of_a_method_with_weights_is_refused_without_them(config_in: Co
     data = open_data(config, task_of(config))
     model = build_model(config, data.shape)
     worker = Worker(config, data, model, METHODS["recor"].prepare, {}, uses_weights=True)
-    with pytest.raises(AssertionError, match="needs other weights"):
+    with pytest.raises(AssertionError, match="does not match the loaded weights"):
         worker.roll_out(Ticket(0, 0, 0))
 
 
@@ -111,7 +113,7 @@ def test_an_mdm_run_reports_every_decoder_with_its_cost(tmp_path: Path, config_i
     assert json.loads((tmp_path / "out/result.json").read_text()) == result
 
 
-def rows_of_my_own(folder: Path, ordered: bool) -> str:
+def write_rows(folder: Path, ordered: bool) -> str:
     with (folder / "rows.jsonl").open("w") as file:
         for i in range(400):
             row = {"prompt": f"{i:03d}", "response": f"{i:03d}"[::-1]}
@@ -119,8 +121,8 @@ def rows_of_my_own(folder: Path, ordered: bool) -> str:
     return f"data.source={folder}/rows.jsonl"
 
 
-def test_ar_gt_follows_an_order_that_rows_bring_along(tmp_path: Path, config_in: Configure) -> None:
-    result = train(config_in("task=custom", rows_of_my_own(tmp_path, ordered=True), "method=ar_gt", "epochs=6"))
+def test_ar_gt_follows_the_order_given_with_the_rows(tmp_path: Path, config_in: Configure) -> None:
+    result = train(config_in("task=custom", write_rows(tmp_path, ordered=True), "method=ar_gt", "epochs=6"))
     assert result["test"]["kendall_tau"] == 1.0
 
 
@@ -132,35 +134,35 @@ def test_ar_gt_follows_the_solver_of_a_puzzle(task: str, config_in: Configure) -
     batch, rows = worker.roll_out(Ticket(0, 0, 0)), data.take(worker.row_order, 0, config.rollout_size)
     assert (batch.order == rows.orders).all()
     assert (batch.tokens == np.take_along_axis(rows.responses, rows.orders.astype(np.int64), axis=1)).all()
-    assert not (batch.order == np.arange(batch.order.shape[1])).all(), "the solver does not go from left to right"
+    assert not (batch.order == np.arange(batch.order.shape[1])).all(), "the solver does not work from left to right"
 
 
 @pytest.mark.parametrize("method", ["clm", "mdm", "ao_arm"])
-def test_it_learns_to_write_backwards(method: str, tmp_path: Path, config_in: Configure) -> None:
-    """A prompt of three digits, reversed: no order is better than another, so every method finds it."""
+def test_baselines_learn_to_reverse_digits(method: str, tmp_path: Path, config_in: Configure) -> None:
+    """The response is the prompt, three digits, reversed. No order is better than another: every method learns it."""
     sizes = ["model.width=32", "model.heads=2", "batch_size=60", "rollout_size=60", "epochs=60", "learner.lr=1e-2"]
-    words = ["task=custom", rows_of_my_own(tmp_path, ordered=False), f"method={method}", *sizes, "eval.every=0"]
-    assert train(config_in(*words))["test"]["exact_match"] >= 0.9
+    overrides = ["task=custom", write_rows(tmp_path, ordered=False), f"method={method}", *sizes, "eval.every=0"]
+    assert train(config_in(*overrides))["test"]["exact_match"] >= 0.9
 
 
-def test_ar_gt_is_refused_where_no_order_is_known(tmp_path: Path, config_in: Configure) -> None:
-    config = config_in("task=custom", rows_of_my_own(tmp_path, ordered=False), "method=ar_gt")
+def test_ar_gt_is_refused_if_no_order_is_known(tmp_path: Path, config_in: Configure) -> None:
+    config = config_in("task=custom", write_rows(tmp_path, ordered=False), "method=ar_gt")
     with pytest.raises(Mistake, match=r"method=ar_gt: learns from a known order, and task=custom has none; give every"):
         train(config)
-    assert not (tmp_path / "out").exists(), "refused before anything starts"
+    assert not (tmp_path / "out").exists(), "refused before the run starts"
     for name in METHODS.keys() - {"ar_gt"}:
-        task_of(config_in("task=custom", rows_of_my_own(tmp_path, ordered=False), f"method={name}"))
+        task_of(config_in("task=custom", write_rows(tmp_path, ordered=False), f"method={name}"))
 
 
-def test_the_worked_example_of_the_docs_is_the_code_that_runs() -> None:
-    """docs/adding_a_method.md shows a whole method: every line of it stands in the file it names, one after another."""
+def test_the_worked_example_in_the_docs_is_the_real_code() -> None:
+    """docs/adding_a_method.md shows a whole method: each excerpt is in the file that it names."""
     text = (ROOT / "docs/adding_a_method.md").read_text()
     shown = re.findall(r"^`([\w/.]+)`:?\n\n```\w*\n(.*?)```", text, re.M | re.S)
     assert [path for path, _ in shown] == [
-        "recor_dist/config.py", "actors/orders.py", "learner/baselines.py", "recor_dist/decode.py",
-        "recor_dist/methods.py", "recor_dist/conf/method/ao_arm.yaml",
+        "recor_dist/core/method_settings.py", "actors/orders.py", "learner/baselines.py",
+        "recor_dist/model/decoding.py", "recor_dist/methods.py",
     ]  # fmt: skip
     for path, code in shown:
-        assert code in (ROOT / path).read_text(), f"{path} reads otherwise"
+        assert code in (ROOT / path).read_text(), f"{path} does not contain this excerpt"
     lines = [line for _, code in shown for line in code.splitlines() if line.strip()]
     assert len(lines) <= 30

@@ -1,4 +1,4 @@
-"""The packaged model answers as the checkpoint does, in any process, and nothing of it is pickled."""
+"""A packaged model answers like its checkpoint, in any process, and contains no pickle."""
 
 import json
 import os
@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from recor_dist.answers.prompts import decode, join
+from recor_dist.answers.replay_page import read_test_rows
 from recor_dist.answers.solver import load_solver
-from recor_dist.core.config import Mistake
+from recor_dist.core.setting import Mistake
 from recor_dist.packaged import load_packaged, save_model
-from recor_dist.replay import _test_rows
 from recor_dist.solve import open_solver
 
-# What a stranger with MLflow runs: it knows nothing of this project.
+# What a user of MLflow runs, without knowing this project.
 PROGRAM = """
 import json, sys
 import mlflow.pyfunc
@@ -49,9 +49,9 @@ print(json.dumps({
 
 
 def expected(out: Path, decoder: str | None, rows: int = 20) -> tuple[list[str], dict[str, list]]:
-    """Prompts of the test as text, and what the checkpoint answers."""
+    """Test prompts as text, and the answers of the checkpoint."""
     solver = load_solver(str(out))
-    prompts = _test_rows(solver.config, rows).prompts[:rows]
+    prompts = read_test_rows(solver.config, rows).prompts[:rows]
     generation = solver.answer(prompts, decoder)
     texts = [join(solver.vocabulary, solver.vocabulary.decode(row)) for row in prompts]
     answers = {
@@ -74,7 +74,7 @@ def ask_in_a_fresh_process(folder: Path, request: dict[str, Any], **environment:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_fresh_process_gives_the_answers_of_the_checkpoint(trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_fresh_process_answers_like_the_checkpoint(trained: Callable[..., Path], tmp_path: Path) -> None:
     out, elsewhere = trained("method=mdm"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     save_model(str(out), f"{tmp_path}/model")
@@ -88,8 +88,8 @@ def test_a_fresh_process_gives_the_answers_of_the_checkpoint(trained: Callable[.
     assert got["answers"] == [answers for _, answers in told]
     assert got["answers"][0] != got["answers"][1], "decoders differ"
     assert got["refused"] == [
-        "MlflowException: the prompt in row 2: has 5 tokens, and this model takes 4",
-        "MlflowException: the prompt in row 3: token 3, 'x', is unknown to this model; known: 0 1 2 3 4",
+        "MlflowException: the prompt in row 2: has 5 tokens, but this model takes 4",
+        "MlflowException: the prompt in row 3: token 3, 'x', is not in the vocabulary; known: 0 1 2 3 4",
     ]
     assert all(file.startswith(f"{tmp_path}/moved/code/") for file in got["code"]), "it brings its own code"
     assert got["imported"] == []
@@ -97,7 +97,7 @@ def test_a_fresh_process_gives_the_answers_of_the_checkpoint(trained: Callable[.
 
 
 @pytest.mark.parametrize("words", [("method=recor",), ("method=clm",), ("method=ar_gt",), ("method=ao_arm",)])
-def test_every_method_is_packaged(words: tuple[str, ...], trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_every_method_can_be_packaged(words: tuple[str, ...], trained: Callable[..., Path], tmp_path: Path) -> None:
     out = trained(*words)
     save_model(str(out), f"{tmp_path}/model")
     solver = load_packaged(f"{tmp_path}/model")
@@ -107,7 +107,7 @@ def test_every_method_is_packaged(words: tuple[str, ...], trained: Callable[...,
     assert [decode(solver.vocabulary, row) for row in generation.responses] == answers["response"]
 
 
-def test_nothing_in_the_folder_is_pickled(trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_folder_contains_no_pickle(trained: Callable[..., Path], tmp_path: Path) -> None:
     save_model(str(trained("method=recor")), f"{tmp_path}/model")
     files = [path for path in (tmp_path / "model").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {"", ".yaml", ".txt", ".json", ".safetensors", ".py", ".html"}
@@ -120,7 +120,7 @@ def test_nothing_in_the_folder_is_pickled(trained: Callable[..., Path], tmp_path
     assert "python_model" not in (tmp_path / "model/MLmodel").read_text()
 
 
-def test_a_model_is_replaced_and_nothing_else_is(trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_model_is_replaced_but_nothing_else_is(trained: Callable[..., Path], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_model(str(trained("method=recor")), str(folder))
     (folder / "left.txt").touch()
@@ -129,10 +129,10 @@ def test_a_model_is_replaced_and_nothing_else_is(trained: Callable[..., Path], t
     assert list(load_packaged(str(folder)).decoders) == ["clm"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
-    with pytest.raises(Mistake, match="mine: holds something that is no MLflow model"):
+    with pytest.raises(Mistake, match="mine: holds files, but no MLflow model"):
         save_model(str(trained("method=recor")), f"{tmp_path}/mine")
     assert (tmp_path / "mine/thesis.txt").exists()
-    with pytest.raises(Mistake, match="mine: is no model that recor_dist packaged"):
+    with pytest.raises(Mistake, match="mine: is not a model packaged by recor_dist"):
         load_packaged(f"{tmp_path}/mine")
 
 
@@ -143,7 +143,7 @@ def test_the_command_packages_a_run(trained: Callable[..., Path], tmp_path: Path
     assert list(load_packaged(f"{tmp_path}/made").decoders) == ["clm"]
 
 
-def test_no_path_of_this_machine_is_in_the_folder(trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_folder_contains_no_path_of_this_machine(trained: Callable[..., Path], tmp_path: Path) -> None:
     out = trained("method=recor")
     save_model(str(out), f"{tmp_path}/model")
     for name in ("MLmodel", "data/solver/about.json", "requirements.txt", "conda.yaml", "python_env.yaml"):
@@ -152,8 +152,8 @@ def test_no_path_of_this_machine_is_in_the_folder(trained: Callable[..., Path], 
 
 
 @pytest.mark.slow  # MLflow takes long to make a database
-@pytest.mark.filterwarnings("ignore:.*noload")  # what MLflow asks of SQLAlchemy is deprecated there
-def test_what_is_logged_to_mlflow_loads_by_the_uri_of_its_run(
+@pytest.mark.filterwarnings("ignore:.*noload")  # MLflow uses a deprecated function of SQLAlchemy
+def test_a_model_logged_to_mlflow_loads_by_the_uri_of_its_run(
     trained: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, elsewhere = trained("task=sudoku"), tmp_path / "elsewhere"
@@ -179,13 +179,15 @@ print(run.info.run_id)
     done = subprocess.run(command, env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=200)
     assert done.stdout.splitlines()[0] == answers["response"][0], done.stderr
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with pytest.raises(Mistake, match=f"^model=runs:/0123/model: MLflow at {uri} does not give it: .*0123 not found"):
+    with pytest.raises(
+        Mistake, match=f"^model=runs:/0123/model: cannot be loaded from MLflow at {uri}: .*0123 not found"
+    ):
         open_solver("runs:/0123/model")
 
 
 @contextmanager
 def served(model: Path, folder: Path) -> Iterator[str]:
-    """`mlflow models serve`, as a person starts it; yields its address."""
+    """`mlflow models serve` as a user starts it; yields its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -231,7 +233,7 @@ def post(address: str, content: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.slow  # a server has to start
-def test_a_server_gives_the_answers_of_the_checkpoint(trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_server_answers_like_the_checkpoint(trained: Callable[..., Path], tmp_path: Path) -> None:
     out = trained("method=mdm")
     save_model(str(out), f"{tmp_path}/model")
     texts, answers = expected(out, None)
@@ -248,7 +250,7 @@ def test_a_server_gives_the_answers_of_the_checkpoint(trained: Callable[..., Pat
         assert post(address, asked) == (200, {"predictions": rows(vanilla)})
         for content, said in {
             '{"dataframe_records": [{"prompt": "0123"}, {"prompt": "012"}]}': "the prompt in row 2: has 3 tokens",
-            '{"inputs": {"prompt": ["9999"]}}': "the prompt in row 1: token 1, '9', is unknown to this model",
+            '{"inputs": {"prompt": ["9999"]}}': "the prompt in row 1: token 1, '9', is not in the vocabulary",
             '{"dataframe_records": [{"prompt": null}]}': "the prompt in row 1: is missing",
             '{"inputs": {"prompt": ["0123"]}, "params": {"decoder": "x"}}': "decoder=x: this model has adamdm_prob",
         }.items():

@@ -1,4 +1,4 @@
-"""The commands, as a person runs them."""
+"""The commands, as a user runs them."""
 
 import json
 import os
@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-WORDS = ["scale=smoke", "engine=local", "track.enabled=false"]
-RUN = [sys.executable, "-m", "recor_dist.run", *WORDS]
+FIXED = ["scale=smoke", "engine=local", "track.enabled=false"]
+RUN = [sys.executable, "-m", "recor_dist.run", *FIXED]
 
 
-def run(folder: Path, *words: str, module: str = "recor_dist.run") -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", module, *WORDS, *words]
+def run(folder: Path, *overrides: str, module: str = "recor_dist.run") -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", module, *FIXED, *overrides]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
-def test_a_run_prints_its_table_where_it_was_saved_and_its_hash(tmp_path: Path) -> None:
+def test_a_run_prints_its_table_its_folder_and_its_hash(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"test\s+│\s+40 │", done.stdout)
@@ -71,13 +71,13 @@ def test_an_mdm_run_prints_a_row_for_each_decoder(tmp_path: Path) -> None:
         ("test", "sufmdm_T2", "2"),
     ]
     assert float(rows[1][3]) == pytest.approx(10 * float(rows[2][3]), abs=0.1)
-    assert run(tmp_path, "method=mdm", "method.suffix=true").stdout == done.stdout, "a finished run shows the same"
+    assert run(tmp_path, "method=mdm", "method.suffix=true").stdout == done.stdout, "a finished run prints the same"
 
 
-def test_scale_auto_says_what_it_took_and_why(tmp_path: Path) -> None:
-    words = ["task.train_rows=64", "task.test_rows=8", "task.val_rows=8", "epochs=2"]
+def test_scale_auto_prints_its_choice_and_the_reason(tmp_path: Path) -> None:
+    overrides = ["task.train_rows=64", "task.test_rows=8", "task.val_rows=8", "epochs=2"]
     done = subprocess.run(
-        [sys.executable, "-m", "recor_dist.run", "engine=local", "track.enabled=false", *words],
+        [sys.executable, "-m", "recor_dist.run", "engine=local", "track.enabled=false", *overrides],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -88,9 +88,9 @@ def test_scale_auto_says_what_it_took_and_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_command_leaves_a_checkpoint_and_goes_on(number: int, code: int, tmp_path: Path) -> None:
-    words = ["epochs=10", "out=stopped", "checkpoint.every=1000"]
-    process = subprocess.Popen([*RUN, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+def test_a_stopped_command_leaves_a_checkpoint_and_resumes(number: int, code: int, tmp_path: Path) -> None:
+    overrides = ["epochs=10", "out=stopped", "checkpoint.every=1000"]
+    process = subprocess.Popen([*RUN, *overrides], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "stopped/metrics.jsonl"
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
@@ -99,12 +99,12 @@ def test_a_stopped_command_leaves_a_checkpoint_and_goes_on(number: int, code: in
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code
-    assert "the same command goes on from there" in errors
+    assert "the same command resumes from there" in errors
     assert "Traceback" not in errors
     (left,) = (tmp_path / "stopped/checkpoints").iterdir()
     step = int(left.name.removeprefix("step-"))
     assert 3 <= step < 187
-    done = run(tmp_path, *words)
+    done = run(tmp_path, *overrides)
     assert f"resuming at step {step} of 187" in done.stderr
     whole = run(tmp_path, "epochs=10", "out=whole")
     assert done.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
@@ -123,7 +123,7 @@ def test_a_bug_keeps_its_traceback(tmp_path: Path) -> None:
 
 
 def test_a_terminal_shows_one_live_line(tmp_path: Path) -> None:
-    """On a pseudo-terminal, the line is written over itself: step, rate, losses, reward, accuracy and time left."""
+    """On a pseudo-terminal, one line is overwritten: step, rate, losses, reward, accuracy and time left."""
     parent, child = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "40"}
     process = subprocess.Popen([*RUN, "epochs=8"], cwd=tmp_path, stdout=child, stderr=child, env=environment)
@@ -132,7 +132,7 @@ def test_a_terminal_shows_one_live_line(tmp_path: Path) -> None:
     while True:
         try:
             piece = os.read(parent, 65536)
-        except OSError:  # the terminal is closed when the process ends
+        except OSError:  # the terminal closes when the process ends
             break
         if not piece:
             break
@@ -140,7 +140,7 @@ def test_a_terminal_shows_one_live_line(tmp_path: Path) -> None:
     assert process.wait(timeout=60) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
     assert re.search(r"step \d+/150  \d+\.\d/s  lm \d.*order \d.*reward \d.*val \d\.\d{3} .* \d+:\d\d left", text)
-    assert text.count("\n") < 40, "one line, not one a step"
+    assert text.count("\n") < 40, "one line, not one per step"
 
 
 def test_prepare_makes_and_repairs_data(tmp_path: Path) -> None:
@@ -153,20 +153,20 @@ def test_prepare_makes_and_repairs_data(tmp_path: Path) -> None:
     assert refused.returncode == 2
     (line,) = [x for x in refused.stderr.splitlines() if x.startswith("error")]
     assert "train-00001.parquet is corrupt or truncated" in line
-    assert "`python -m data.prepare scale=smoke` rebuilds just that one" in line
+    assert "`python -m data.prepare scale=smoke` rebuilds only that shard" in line
     repaired = run(tmp_path, module="data.prepare")
     assert "train-00001.parquet is corrupt or truncated" in repaired.stderr
     assert repaired.stdout == made.stdout
     assert run(tmp_path).returncode == 0
 
 
-def test_a_run_in_rays_copy_of_a_folder_is_warned_of(tmp_path: Path) -> None:
-    """Where `ray job submit --working-dir` runs its command; `out` has its default there, or is told."""
+def test_a_run_in_rays_copy_of_a_folder_gets_a_warning(tmp_path: Path) -> None:
+    """`ray job submit --working-dir` runs its command in such a copy. Absolute paths are fine."""
     copy = tmp_path / "runtime_resources/working_dir_files"
     copy.mkdir(parents=True)
     command = [sys.executable, "-m", "recor_dist.run", "scale=smoke", "engine=local", "track.enabled=false", "epochs=1"]
     safe = [f"out={tmp_path}/out", f"data.dir={tmp_path}/shards"]
-    for words, warned in (([], True), (safe, False)):
-        done = subprocess.run([*command, *words], cwd=copy, capture_output=True, text=True, timeout=120)
+    for overrides, warned in (([], True), (safe, False)):
+        done = subprocess.run([*command, *overrides], cwd=copy, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert ("is Ray's copy of --working-dir" in done.stderr) is warned, done.stderr

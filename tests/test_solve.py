@@ -1,4 +1,4 @@
-"""`python -m recor_dist.solve`, as a person and as a program uses it."""
+"""`python -m recor_dist.solve`, as people and programs use it."""
 
 import json
 import logging
@@ -15,22 +15,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from recor_dist.answers.prompts import decode, join
+from recor_dist.answers.replay_page import read_test_rows
 from recor_dist.answers.solver import load_solver
 from recor_dist.core.command import plain_command
 from recor_dist.packaged import save_model
-from recor_dist.replay import _test_rows
 from recor_dist.solve import ABOUT, SolveConfig, main
 
 
 @pytest.fixture
 def solve(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
     """Runs the command in this process; returns exit code, output and errors."""
-    # The command sets up logging for a process of its own.
+    # The command sets up logging for a separate process.
     monkeypatch.setattr(logging.getLogger(), "handlers", logging.getLogger().handlers)
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["solve", *words])
-        capsys.readouterr()  # what training said
+        capsys.readouterr()  # the output of training
         with pytest.raises(SystemExit) as ended:
             plain_command(SolveConfig, main, ABOUT)
         return ended.value.code, *capsys.readouterr()
@@ -39,9 +39,9 @@ def solve(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Cal
 
 
 def test_rows(out: Path, rows: int = 40) -> tuple[list[str], list[str]]:
-    """Prompts of the test and their right responses, as text."""
+    """Test prompts and their right responses, as text."""
     solver = load_solver(str(out))
-    test = _test_rows(solver.config, rows)
+    test = read_test_rows(solver.config, rows)
     prompts = [join(solver.vocabulary, solver.vocabulary.decode(row)) for row in test.prompts]
     return prompts[:rows], [decode(solver.vocabulary, row) for row in test.responses[:rows]]
 
@@ -64,7 +64,7 @@ def test_one_prompt_gets_its_answer_and_order(trained: Callable[..., Path], solv
     assert all(0 < confidence <= 1 for confidence in told["confidences"])
 
 
-def test_slots_of_one_step_are_told_together(trained: Callable[..., Path], solve: Callable) -> None:
+def test_slots_filled_in_one_step_are_printed_together(trained: Callable[..., Path], solve: Callable) -> None:
     _, shown, _ = solve(f"model={trained('method=mdm')}", "prompt=0123", "decoder=mdm_T2")
     order = shown.splitlines()[1].removeprefix("order ").split()
     assert len(order) <= 2
@@ -121,7 +121,7 @@ def test_many_prompts_go_from_file_to_file(
         assert [row["order"] for row in answers] == told.orders.tolist()
 
 
-def test_without_an_output_answers_are_printed_and_what_is_told_of_them_is_not_among_them(
+def test_without_output_the_answers_go_to_stdout_and_the_summary_to_stderr(
     trained: Callable[..., Path], solve: Callable, tmp_path: Path
 ) -> None:
     out = trained("method=recor")
@@ -135,39 +135,42 @@ def test_without_an_output_answers_are_printed_and_what_is_told_of_them_is_not_a
     assert {"rows", "decoder", "exact_match", "token_accuracy"} == set(json.loads(errors.splitlines()[-1]))
 
 
-def test_a_packaged_model_answers_as_its_run(trained: Callable[..., Path], solve: Callable, tmp_path: Path) -> None:
+def test_a_packaged_model_answers_like_its_run(trained: Callable[..., Path], solve: Callable, tmp_path: Path) -> None:
     out = trained("method=recor")
     save_model(str(out), f"{tmp_path}/model")
     assert solve(f"model={tmp_path}/model", "prompt=0123") == solve(f"model={out}", "prompt=0123")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["prompt=0123"], "model: is needed; write model=... (--help tells more)"),
+        (["prompt=0123"], "model: missing; write model=... (see --help)"),
         (["model=OUT"], "prompt: write prompt=... for one answer, or input=FILE for many"),
         (["model=OUT", "prompt=0", "input=x.txt"], "prompt: write prompt=... for one answer, or input=FILE for many"),
-        (["model=OUT", "prompt=0123", "output=x.txt"], "output: belongs to input=FILE; one answer is printed"),
+        (["model=OUT", "prompt=0123", "output=x.txt"], "output: needs input=FILE; a single answer is printed"),
         (["model=nowhere", "prompt=1"], "model=nowhere: holds neither a run nor an MLflow model; "),
-        (["model=OUT", "prompt=012"], "prompt=012: has 3 tokens, and this model takes 4"),
-        (["model=OUT", "prompt=01=3"], "prompt=01=3: token 3, '=', is unknown to this model; known: 0 1 2 3 4"),
+        (["model=OUT", "prompt=012"], "prompt=012: has 3 tokens, but this model takes 4"),
+        (["model=OUT", "prompt=01=3"], "prompt=01=3: token 3, '=', is not in the vocabulary; known: 0 1 2 3 4"),
         (["model=OUT", "prompt=0123", "decoder=clm"], "decoder=clm: this model has recor"),
         (["model=OUT", "prompt=0123", "format=xml"], "format=xml: allowed: text, json"),
         (["model=OUT", "input=IN.csv"], "input=IN.csv: must end in .parquet, .jsonl, .txt"),
         (["model=OUT", "input=IN/no.txt"], "input=IN/no.txt: cannot be read ("),
-        (["model=OUT", "input=IN/a.txt"], "row 3 of IN/a.txt: has 2 tokens, and this model takes 4"),
+        (["model=OUT", "input=IN/a.txt"], "row 3 of IN/a.txt: has 2 tokens, but this model takes 4"),
         (["model=OUT", "input=IN/a.txt", "output=x.csv"], "output=x.csv: must end in .parquet, .jsonl, .txt"),
         (["model=OUT", "input=IN/a.jsonl"], "input=IN/a.jsonl: row 2 is not JSON"),
         (["model=OUT", "input=IN/b.jsonl"], "input=IN/b.jsonl: row 1 is not an object with a `prompt`"),
         (["model=OUT", "input=IN/c.jsonl"], "input=IN/c.jsonl: 1 rows lack the `response` that others have"),
-        (["model=OUT", "input=IN/d.jsonl"], "the response in row 1 of IN/d.jsonl: token 1, '7', is unknown"),
+        (
+            ["model=OUT", "input=IN/d.jsonl"],
+            "the response in row 1 of IN/d.jsonl: token 1, '7', is not in ",
+        ),
         (["model=OUT", "input=IN/a.parquet"], "input=IN/a.parquet: is not a Parquet file ("),
         (["model=OUT", "input=IN/e.txt"], "input=IN/e.txt: has no rows"),
-        (["model=OUT", "input=IN/f.txt"], "input=IN/f.txt: is not text in UTF-8"),
+        (["model=OUT", "input=IN/f.txt"], "input=IN/f.txt: is not UTF-8 text"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(
-    words: list[str], said: str, trained: Callable[..., Path], solve: Callable, tmp_path: Path
+def test_mistakes_are_reported_in_one_line(
+    words: list[str], message: str, trained: Callable[..., Path], solve: Callable, tmp_path: Path
 ) -> None:
     files = {
         "a.txt": b"0123\n\n01\n",
@@ -184,7 +187,7 @@ def test_what_is_wrong_is_told_in_a_line(
     out = str(trained("method=recor"))
     code, shown, errors = solve(*(word.replace("OUT", out).replace("IN", str(tmp_path)) for word in words))
     assert (code, shown) == (2, "")
-    assert errors.startswith(f"error: {said.replace('IN', str(tmp_path))}")
+    assert errors.startswith(f"error: {message.replace('IN', str(tmp_path))}")
     assert errors.count("\n") == 1
 
 
@@ -208,7 +211,7 @@ def test_a_terminal_shows_the_filling_in_colour(trained: Callable[..., Path], tm
     os.close(parent)
     assert process.wait(timeout=60) == 0
     coloured = shown.decode()
-    assert re.search(r"\x1b\[1;7;3[123]m\d\x1b\[0m", coloured), "what was just written stands out"
+    assert re.search(r"\x1b\[1;7;3[123]m\d\x1b\[0m", coloured), "the newest token is highlighted"
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", coloured)
     assert [int(step) for step in re.findall(r"step (\d+) of 16", plain)][:17] == list(range(17))
     first = plain.split("step 0 of 16")[0].split()

@@ -1,7 +1,7 @@
-"""A trained model with all that it takes to answer: how prompts are written, which decoders there are.
+"""A trained model that answers prompts, with its vocabulary and its decoders.
 
-An answer is a function of weights, prompt and decoder alone: what a decoder draws at random depends on the prompt,
-never on those that are answered beside it.
+An answer is a function of weights, prompt and decoder only: the random numbers of a decoder depend on the prompt, never
+on the other prompts of the batch.
 """
 
 import hashlib
@@ -13,42 +13,44 @@ import torch
 
 from data.vocab import Vocabulary
 from recor_dist.answers.prompts import Text, decode, encode_prompt
-from recor_dist.core.config import Mistake, nearest, unflatten
-from recor_dist.core.files import open_folder
+from recor_dist.core.config import unflatten
 from recor_dist.core.messages import Generation, Shape
 from recor_dist.core.rng import rng
+from recor_dist.core.setting import Mistake, nearest
 from recor_dist.methods import METHODS, lay_out
 from recor_dist.model.decoding import Decoder
 from recor_dist.model.transformer import Model
 from recor_dist.record.checkpoint import load_model
-from recor_dist.record.identity import read_about
+from recor_dist.record.run_folder import RunFolder
 
 
 class Solver:
+    """Answers prompts with the decoders of the method that the model was trained with."""
+
     def __init__(self, about: dict[str, Any], model: Model) -> None:
-        """`about`: settings, shape and vocabulary as run.json has them; `model`: with its weights."""
+        """`about`: settings, shape and vocabulary as in run.json; `model`: with its weights loaded."""
         self.config = unflatten(about["settings"])
         gpu = self.config.device != "cpu" and torch.cuda.is_available()
         self.model = model.move("cuda") if gpu else model
         self.vocabulary = Vocabulary(tuple(about["vocabulary"]))
-        self.decoders = METHODS[self.config.method.name].decoders(self.config.method)  # the headline's first
+        self.decoders = METHODS[self.config.method.name].decoders(self.config.method)  # the headline decoder first
 
     @staticmethod
     def of_weights(about: dict[str, Any], named: dict[str, np.ndarray]) -> "Solver":
-        """From weights by name, as safetensors hold them."""
+        """From weights by name, as in a safetensors file."""
         model = lay_out(unflatten(about["settings"]), Shape(**about["shape"]))
         model.load(model.flat_weights(named))
         return Solver(about, model)
 
     def choose(self, decoder: str | None) -> str:
-        """The name of a decoder that there is, by default the headline's."""
+        """The name of a decoder, by default the headline decoder. Raises a Mistake if the method does not have it."""
         if decoder and decoder not in self.decoders:
             allowed = ", ".join(self.decoders)
             raise Mistake(f"decoder={decoder}: this model has {allowed}{nearest(decoder, self.decoders)}")
         return decoder or next(iter(self.decoders))
 
     def encode(self, prompts: Sequence[Text], where: Callable[[int], str]) -> np.ndarray:
-        """Ids (R, N) of prompts as people write them. Mistakes begin with `where(index)` of the prompt."""
+        """Ids (R, N) of prompts as people write them. A Mistake begins with `where(index)`, which names the prompt."""
         ids = np.empty((len(prompts), self.model.shape.N), dtype=self.vocabulary.dtype)
         for index, prompt in enumerate(prompts):
             try:
@@ -71,7 +73,7 @@ class Solver:
 
 
 class RandomByRow:
-    """What decoders ask of a NumPy generator, each row drawn from one of its own."""
+    """The part of a NumPy generator that decoders use, with a separate generator for each row."""
 
     def __init__(self, generators: list[np.random.Generator]) -> None:
         self.generators = generators
@@ -86,7 +88,8 @@ class RandomByRow:
 
 
 def plain_answers(solver: Solver, generation: Generation) -> list[dict[str, Any]]:
-    """Answers as plain values: slots from 0 in the order they were filled, steps and confidences by slot."""
+    """Answers as plain values: `order` has slots, from 0, in the order they were filled; `steps` and `confidences` are
+    by slot."""
     columns = (generation.responses, generation.orders, generation.steps, generation.confidences)
     return [
         {
@@ -106,6 +109,4 @@ def _number_of(prompt: np.ndarray) -> int:
 def load_solver(out: str) -> Solver:
     """The newest weights of the run in `out`."""
     model, _ = load_model(out)
-    about = read_about(open_folder(out))
-    assert about is not None
-    return Solver(about, model)
+    return Solver(RunFolder.open(out).require_run(), model)

@@ -1,193 +1,65 @@
-"""Command lines: Hydra puts a configuration together, and a user's mistake becomes one line and exit code 2.
+"""Command lines: every command is `command(main)` or `plain_command(schema, main, about)`.
 
-Hydra reads `conf/` (groups `task`, `method`, `scale`) and the `key=value` words of a command. Every command of this
-project is `command(main)`; whoever wants a configuration without a command line calls `compose`.
+`command` is for those that take the configuration of a run, which Hydra composes (see compose.py); `plain_command` for
+those with a few settings of their own. A user's mistake becomes one line and exit code 2, a bug keeps its traceback.
 """
 
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import Field, fields, is_dataclass
+from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import hydra
 from hydra._internal.utils import get_args_parser
-from hydra.conf import HelpConf
-from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from recor_dist.core.config import SCHEMAS, Config, Mistake, check_ranges, digest, flatten, nearest, validate
-from recor_dist.core.files import exists, open_folder, read_json
+from recor_dist.core.compose import (
+    CONF,
+    GROUPS,
+    SWEEP,
+    ScaleOfRun,
+    explain,
+    one_line,
+    options,
+    prepare,
+    to_config,
+    type_in_words,
+)
+from recor_dist.core.config import SCHEMAS, Config, validate
+from recor_dist.core.setting import Mistake, check_ranges, nearest
 
-CONF = Path(__file__).parents[1] / "conf"
-GROUPS = ("task", "method", "scale")
-SWEEP = "sweep"  # the group of prepared sweeps: `+sweep=NAME` runs one
 Plain = TypeVar("Plain")
 
 
-@cache
-def auto_scale() -> str:
-    """What `scale=auto` means here: `paper` where there are GPUs, else `laptop`."""
-    if os.environ.get("RAY_ADDRESS", "local") != "local":  # as in a submitted job, whose driver may see no GPU itself
-        from recor_dist.core import ray_session
-
-        return "paper" if ray_session.connect() and ray_session.device_of_cluster() == "cuda" else "laptop"
-    import torch  # here, so that a mistake in the words is answered without waiting for it
-
-    return "paper" if torch.cuda.is_available() else "laptop"
+# --- commands that take the configuration of a run -------------------------------------------------------------------
 
 
-def _scale_of_out(words: list[str]) -> str | None:
-    """The scale that the run in an explicit `out=` was started with: `auto` is decided once in a run's life."""
-    for word in words:
-        if word.startswith("out=") and word != "out=":
-            out = open_folder(word.removeprefix("out="))
-            return read_json(out, "run.json")["settings"]["scale"] if exists(out, "run.json") else None
-    return None
+def command(
+    main: Callable[[Config], None],
+    end_sweep: Callable[[str], None] = lambda status: None,
+    scale_of_run: ScaleOfRun = lambda out: None,
+) -> NoReturn:
+    """Runs `main` on the configuration of the command line, and exits.
 
-
-def _options(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-
-
-def _help_text() -> str:
-    lines = [
-        "recor_dist trains models to find out in which order to write an answer.",
-        "",
-        "  python -m recor_dist.run task=arg method=recor scale=laptop seed=0    train, go on, or show the result",
-        "  python -m data.prepare task=arg scale=laptop                          make or repair its data",
-        "  python -m recor_dist.replay out=runs/...                              a page that plays its test answers",
-        "  python -m recor_dist.solve model=runs/... prompt=...                  a trained model answers",
-        "  python -m recor_dist.report runs=runs                                 tables and figures of recorded runs",
-        "",
-        "Groups, one choice of each:",
-        *(f"    {group:<29}{' | '.join(_options(group))}" for group in GROUPS),
-        f"    {'+' + SWEEP:<29}{' | '.join(_options(SWEEP))}    (optional: the paper's ablations, a run each)",
-        "",
-        "Settings, with the defaults of the schema; a scale sets its own (--cfg job shows the outcome):",
-        "",
-    ]
-    sections: list[tuple[str, type]] = [("", Config)]
-    sections += [(f.name, f.default_factory) for f in fields(Config) if is_dataclass(f.default_factory)]  # type: ignore
-    sections += [
-        (f"{group} ({group}={name})", schema) for group, named in SCHEMAS.items() for name, schema in named.items()
-    ]
-    for title, schema in sections:
-        prefix = title.split(" ")[0]
-        if title:
-            lines += ["", f"  {title}"]
-        lines += _settings(schema, prefix)
-    return "\n".join([*lines, "", "Hydra's own options: --cfg job, --multirun, --hydra-help."])
-
-
-def _settings(schema: type, prefix: str) -> Iterator[str]:
-    """A line for each setting: its name, default, sentence and choices."""
-    for f in fields(schema):
-        if "about" in f.metadata and f.name != "name":
-            default = "" if f.default is MISSING else f"[{json.dumps(f.default).strip(chr(34))}] "
-            choices = f" ({' | '.join(f.metadata['choices'])})" if len(f.metadata["choices"] or ()) > 1 else ""
-            key = f"{prefix}.{f.name}" if prefix else f.name
-            yield f"    {key:<29}{default}{f.metadata['about']}{choices}"
-
-
-@cache
-def _register() -> None:
-    """Tells Hydra the schemas, at first use: by then the table of tasks has been imported."""
-    assert SCHEMAS["task"], "import data.tasks first: it lists the tasks"
-    store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
-    for group, named in SCHEMAS.items():
-        for name, schema in named.items():
-            store.store(group=group, name=f"{name}_schema", node=schema)
-    help_node = HelpConf(app_name="recor_dist", header="", footer="", template=_help_text())
-    store.store(group="hydra/help", name="recor_dist", node=help_node, provider="recor_dist")
-
-
-OmegaConf.register_new_resolver("recor_or_baseline", lambda method: method if method == "recor" else "baseline")
-
-
-def _bind(words: list[str]) -> None:
-    """Lets `scale=auto` see the words it stands among: in an `out` that holds a run, it is the scale of that run."""
-
-    def concrete(scale: str) -> str:
-        return (_scale_of_out(words) or auto_scale()) if scale == "auto" else scale
-
-    OmegaConf.register_new_resolver("concrete_scale", concrete, replace=True)
-    # The same sweep goes on in the same folder, as a run does.
-    OmegaConf.register_new_resolver("sweep_folder", lambda: f"runs/sweep-{digest(sorted(words))[:8]}", replace=True)
-
-
-def _fitting(*counts: int, _root_: DictConfig) -> int | str:
-    """Of some numbers of slots to ask for, those that an answer of the task has, as a sweep; the task's own if none."""
-    M = OmegaConf.to_object(_root_.task).slots()  # type: ignore[union-attr]
-    fit = [count for count in counts if M is None or count <= M] or [M]
-    return fit[0] if len(counts) == 1 else ",".join(map(str, fit))
-
-
-OmegaConf.register_new_resolver("fitting", _fitting, replace=True)
-
-
-def compose(words: list[str]) -> Config:
-    """The validated configuration that these `key=value` words name, for use without a command line."""
-    _register()
-    _check_words(words)
-    _bind(words)
-    try:
-        config = _to_config(_compose(words))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise Mistake(_explain(error, words)) from error
-    validate(config)
-    return config
-
-
-def _compose(words: list[str]) -> DictConfig:
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("config", overrides=words)
-
-
-def _to_config(raw: DictConfig) -> Config:
-    config = OmegaConf.to_object(raw)
-    assert isinstance(config, Config)
-    for extra in _unknown(config):
-        raise Mistake(f"{extra}: no such setting{nearest(extra, flatten(config))}")
-    return config
-
-
-def _unknown(config: Any, prefix: str = "") -> Iterator[str]:
-    """What `+key=value` added without a place in the schema: OmegaConf hangs it onto the dataclass."""
-    known = {f.name for f in fields(config)}
-    for name, value in vars(config).items():
-        if name not in known:
-            yield prefix + name
-        elif is_dataclass(value):
-            yield from _unknown(value, f"{prefix}{name}.")
-
-
-def words_of_command_line() -> list[str]:
-    return get_args_parser().parse_args(sys.argv[1:]).overrides
-
-
-def command(main: Callable[[Config], None], end_sweep: Callable[[str], None] = lambda status: None) -> NoReturn:
-    """Runs `main` on the configuration of the command line. Mistakes: one line, exit 2. Bugs: a traceback.
-
-    In a sweep the others go on when one setting fails; `end_sweep` is told in the end how it went: finished, failed or
-    stopped."""
+    In a sweep, the remaining settings run even if one fails; at its end, `end_sweep` gets `finished`, `failed` or
+    `stopped`. `scale_of_run` reads the scale of the run in a folder: with an `out` that holds a run, `scale=auto` means
+    that scale.
+    """
     # Hydra would shorten tracebacks and exit with 1 for everything; we tell mistakes from bugs ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
 
-    words = words_of_command_line()
-    codes: list[int] = []  # of the settings of a sweep
+    arguments = get_args_parser().parse_args(sys.argv[1:])
+    if arguments.help:
+        print(_help_of_a_run())
+        sys.exit(0)
+    codes: list[int] = []  # the exit code of each setting of a sweep
 
     @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
     def run(raw: DictConfig) -> None:
@@ -196,155 +68,171 @@ def command(main: Callable[[Config], None], end_sweep: Callable[[str], None] = l
         if sweeping:
             codes.append(0)
         try:
-            config = _to_config(raw)
+            config = to_config(raw)
             validate(config)
             main(config)
         except (Mistake, OmegaConfBaseException) as mistake:
-            _refuse(job + (str(mistake) if isinstance(mistake, Mistake) else _one_line(mistake)), end=not sweeping)
+            _print_error(job + (str(mistake) if isinstance(mistake, Mistake) else one_line(mistake)))
+            if not sweeping:
+                sys.exit(2)
             codes[-1] = 2
         except Exception:
             if not sweeping:
                 raise
-            print(f"error: {job}{traceback.format_exc()}", file=sys.stderr)
+            _print_error(job + traceback.format_exc())
             codes[-1] = 1
 
     status = "stopped"
     try:
-        _register()
-        _check_words(words)
-        _bind(words)
+        prepare(arguments.overrides, scale_of_run)
         run()
         status = "failed" if any(codes) else "finished"
     except Mistake as mistake:
         _refuse(str(mistake))
     except (HydraException, OmegaConfBaseException) as error:
-        _refuse(_explain(error, words))
+        _refuse(explain(error, arguments.overrides))
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
         if codes:
             end_sweep(status)
     if any(codes):
-        print(f"error: {sum(map(bool, codes))} of {len(codes)} settings failed; see above", file=sys.stderr)
+        _print_error(f"{sum(map(bool, codes))} of {len(codes)} settings failed; see above")
     sys.exit(1 if 1 in codes else max(codes, default=0))
 
 
-# --- commands that do not train --------------------------------------------------------------------------------------
+def overrides_of_command_line() -> list[str]:
+    return get_args_parser().parse_args(sys.argv[1:]).overrides
 
 
-def plain_command(schema: type[Plain], main: Callable[[Plain], None], about: list[str]) -> NoReturn:
-    """Runs `main` on the settings of the command line, for a command with a few of its own. `about` heads its help.
+# --- commands with a few settings of their own -----------------------------------------------------------------------
 
-    A value is taken as it is written, up to the end of the word: prompts are full of signs that Hydra's grammar reads.
+
+def plain_command(
+    schema: type[Plain], main: Callable[[Plain], int | None], about: list[str], positional: Sequence[str] = ()
+) -> NoReturn:
+    """Runs `main` on the settings of the command line, and exits with the code it returns, or 0. `about` heads --help.
+
+    Words without `=` are the values of the settings in `positional`, in that order. A setting typed `tuple[str, ...]`
+    may be given several times. A value is everything after the first `=`: prompts are full of characters that Hydra's
+    grammar would interpret.
     """
     words = sys.argv[1:]
-    if {"--help", "-h"} & set(words):
-        print("\n".join([*about, "", "Settings:", "", *_settings(schema, "")]))
-        sys.exit(0)
     try:
-        main(read_words(schema, words))
+        if {"--help", "-h"} & set(words):
+            print("\n".join([_usage(schema, positional), "", *about, "", "Settings:", "", *_settings(schema)]))
+            code = 0
+        else:
+            code = main(read_settings(schema, words, positional))
+        sys.stdout.flush()  # here, where a closed pipe is handled
     except Mistake as mistake:
         _refuse(str(mistake))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    sys.exit(0)
+    sys.exit(code or 0)
 
 
-def read_words(schema: type[Plain], words: list[str]) -> Plain:
-    """Settings from `key=value` words, with the type and range that the schema gives them."""
+def read_settings(schema: type[Plain], words: Sequence[str], positional: Sequence[str] = ()) -> Plain:
+    """The settings that the words of a command line give, with the types and ranges of the schema."""
+    by_key = {_key(f): f for f in fields(schema)}  # type: ignore[arg-type]
     types = get_type_hints(schema)
+    places = iter(positional)
     values: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if key not in types:
-            raise Mistake(f"{key}: no such setting; allowed: {', '.join(types)}{nearest(key, types)}")
-        if not equals:
+        if not equals and (place := next(places, None)):
+            key, text = place, word
+        elif key not in by_key:
+            raise Mistake(f"{key}: no such setting; allowed: {', '.join(by_key)}{nearest(key, by_key)}")
+        elif not equals:
             raise Mistake(f"{word}: not a setting; write {key}=value")
-        kind = next(t for t in (get_args(types[key]) or (types[key],)) if t is not type(None))
-        try:
-            values[key] = kind(text)
-        except ValueError:
-            raise Mistake(f"{word}: must be {_type_in_words(kind())}") from None
-    missing = [f.name for f in fields(schema) if f.default is MISSING and f.name not in values]
-    if missing:
-        raise Mistake(f"{missing[0]}: is needed; write {missing[0]}=... (--help tells more)")
-    config = schema(**values)
-    check_ranges(config)
-    return config
+        name = by_key[key].name
+        value = _parse(key, text, types[name])
+        values[name] = (*values.get(name, ()), value) if get_origin(types[name]) is tuple else value
+    for key, f in by_key.items():
+        if f.default is MISSING and f.name not in values:
+            raise Mistake(f"{key}: missing; write {key.upper() if key in positional else f'{key}=...'} (see --help)")
+    settings = schema(**values)
+    check_ranges(settings)
+    return settings
 
 
-def _refuse(message: str, *, end: bool = True) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    if end:
-        sys.exit(2)
-
-
-def _check_words(words: list[str]) -> None:
-    """Refuses what is no `key=value`, and choices that a group does not have, before Hydra sees them."""
-    for word in words:
-        try:
-            override = OverridesParser.create().parse_override(word)
-        except HydraException:
-            raise Mistake(
-                f"{word}: not a setting; write key=value, for example seed=1 (quote values with spaces or brackets)"
-            ) from None
-        key = override.key_or_group
-        if override.is_delete():
-            raise Mistake(f"{word}: settings cannot be taken away; write {key}=value")
-        if key == SWEEP and (not override.is_add() or override.value() not in _options(SWEEP)):
-            asked, options = override.get_value_element_as_str(), _options(SWEEP)
-            raise Mistake(f"{word}: write +{SWEEP}=NAME; allowed: {', '.join(options)}{nearest(asked, options)}")
-        if key == "method" and word != "method=recor" and any(other.startswith(f"+{SWEEP}=") for other in words):
-            raise Mistake(f"{word}: the prepared sweeps are about method=recor; leave out this or +{SWEEP}")
-        if key in GROUPS and not override.is_sweep_override() and override.value() not in _options(key):
-            asked, options = override.get_value_element_as_str(), _options(key)
-            raise Mistake(f"{key}={asked}: allowed: {', '.join(options)}{nearest(asked, options)}")
-
-
-def _explain(error: Exception, words: list[str]) -> str:
-    """One line for what Hydra refused: the key, what is allowed, and the nearest right name."""
-    cause: BaseException | None = error
-    while cause is not None:  # resolvers of ours refuse as well, inside of Hydra
-        if isinstance(cause, Mistake):
-            return str(cause)
-        cause = cause.__cause__ or cause.__context__
-    overrides = [OverridesParser.create().parse_override(word) for word in words]
-    groups = [o.input_line for o in overrides if o.key_or_group in GROUPS and not o.is_sweep_override()]
+def _parse(key: str, text: str, hint: Any) -> Any:
+    """Text as what a type hint says, where `X | None` and `tuple[X, ...]` say X."""
+    kind = next(t for t in (get_args(hint) or (hint,)) if t is not type(None))
     try:
-        known = flatten(_to_config(_compose(groups)))
-    except (HydraException, OmegaConfBaseException):
-        return _one_line(error)
-    for override in overrides:
-        key = override.key_or_group
-        if key.startswith(("hydra", SWEEP)):
-            continue
-        if "--multirun" not in sys.argv and override.is_sweep_override():
-            return f"{override.input_line}: several values make a sweep; put --multirun before them all"
-        if key in GROUPS or override.is_sweep_override():
-            continue
-        if key not in known or override.is_add():
-            inside = [k for k in known if k.startswith(f"{key}.")] or [
-                k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]
-            ]
-            return f"{key}: no such setting; allowed there: {', '.join(sorted(inside))}{nearest(key, known)}"
-        try:
-            _compose([*groups, override.input_line])
-        except (HydraException, OmegaConfBaseException):
-            return f"{override.input_line}: must be {_type_in_words(known[key])}"
-    return _one_line(error)
+        return kind(text)
+    except ValueError:
+        raise Mistake(f"{key}={text}: must be {type_in_words(kind())}") from None
 
 
-def _type_in_words(example: Any) -> str:
-    if isinstance(example, bool):
-        return "true or false"
-    if isinstance(example, int):
-        return "a whole number"
-    return "a number" if isinstance(example, float) else "text"
+def _refuse(message: str) -> NoReturn:
+    _print_error(message)
+    sys.exit(2)
 
 
-def _one_line(error: Exception) -> str:
-    cause = error.__cause__ or error
-    return " ".join(str(cause).split())
+def _print_error(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def _help_of_a_run() -> str:
+    lines = [
+        "recor_dist trains models that find out in which order to write an answer.",
+        "",
+        "  python -m recor_dist.run task=arg method=recor scale=laptop seed=0    train, resume, or show the result",
+        "  python -m data.prepare task=arg scale=laptop                          make or repair its data",
+        "  python -m recor_dist.replay out=runs/...                              a page that replays its test answers",
+        "  python -m recor_dist.solve model=runs/... prompt=...                  answer with a trained model",
+        "  python -m recor_dist.report runs=runs                                 tables and figures of recorded runs",
+        "",
+        "Groups, one choice of each:",
+        "",
+        *(f"    {group:<29}{' | '.join(options(group))}" for group in GROUPS),
+        f"    {'+' + SWEEP:<29}{' | '.join(options(SWEEP))}    (optional: the paper's ablations, one run per setting)",
+        "",
+        "Settings, with their [defaults]; the scale sets many of them (--cfg job prints the result):",
+        "",
+        *_settings(Config),
+    ]
+    for f in fields(Config):
+        if is_dataclass(f.default_factory):
+            lines += ["", f"  {f.name}", *_settings(f.default_factory, f"{f.name}.")]  # type: ignore[arg-type]
+    for group, named in SCHEMAS.items():
+        for name, schema in named.items():
+            about = (schema.__doc__ or "").split("\n")[0]
+            lines += ["", f"  {f'{group}={name}':<31}{about}", *_settings(schema, f"{group}.")]
+    return "\n".join([*lines, "", "Hydra's own options: --cfg job, --multirun, --hydra-help."])
+
+
+def _usage(schema: type, positional: Sequence[str]) -> str:
+    """`usage: python -m data.import_public TASK FILE [key=value ...]`: what must be given, then the rest."""
+    module = schema.__module__
+    module = sys.modules["__main__"].__spec__.name if module == "__main__" else module  # type: ignore[union-attr]
+    required = {_key(f): f.default is MISSING for f in fields(schema)}
+    words = [key.upper() if required[key] else f"[{key.upper()}]" for key in positional]
+    words += [f"{key}=..." for key, needed in required.items() if needed and key not in positional]
+    return " ".join(["usage: python -m", module, *words, "[key=value ...]"])
+
+
+def _settings(schema: type, prefix: str = "") -> Iterator[str]:
+    """A line for each setting: its key, default, sentence and choices."""
+    for f in fields(schema):
+        if "about" in f.metadata and f.name != "name":
+            about = f.metadata["about"]
+            # `null` says nothing unless the sentence explains it.
+            shown = f.default not in (MISSING, (), None) or (f.default is None and "null" in about)
+            default = f"[{json.dumps(f.default).strip(chr(34))}] " if shown else ""
+            choices = f" ({' | '.join(f.metadata['choices'])})" if len(f.metadata["choices"] or ()) > 1 else ""
+            repeated = "; may be repeated" if f.default == () else ""
+            yield f"    {prefix + _key(f):<29}{default}{about}{choices}{repeated}"
+
+
+def _key(f: Field) -> str:
+    """The key under which a setting is written."""
+    return f.metadata.get("key") or f.name

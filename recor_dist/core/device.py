@@ -1,4 +1,4 @@
-"""The machine under a process: device, threads, precision, and a fingerprint of what decides the last bit."""
+"""Device, threads and precision of a process, and a fingerprint of everything that affects the last bit."""
 
 import ctypes
 import os
@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core.config import Config
+from recor_dist.core.setting import Mistake
 
 
 def resolve_device(config: Config, found: str | None = None) -> None:
-    """Replaces `auto` in device and precision, in place, by what was found in the cluster or else is here."""
+    """Replaces `auto` in device and precision, in place; `found`: the cluster's device, this machine's if None."""
     found = found or ("cuda" if torch.cuda.is_available() else "cpu")
     if config.device == "cuda" and found != "cuda":
         raise Mistake("device=cuda: torch sees no GPU here; use device=cpu or device=auto")
@@ -24,12 +25,12 @@ def resolve_device(config: Config, found: str | None = None) -> None:
 
 
 def set_up_torch(config: Config) -> None:
-    """Makes torch round the same way every time. Every process of a run calls this first."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
+    """Makes torch deterministic. Every process of a run calls this first."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
     _keep_freed_memory()
     torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(True)
-    # Nothing here reads memory before it writes it; filling every new tensor first would cost 4 % of a small step.
+    # No code here reads memory before writing it, and filling every new tensor would cost 4 % of a small step.
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     if config.learner.compile:
@@ -39,13 +40,13 @@ def set_up_torch(config: Config) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Has malloc keep what tensors leave behind. Given back to the system after every step, each of those pages would
-    have to be cleared and mapped again: 5 to 10 % of a small update."""
+    """Makes malloc keep freed memory. If it returned the memory to the system after every step, the kernel would have
+    to clear and map those pages again: 5 to 10 % of a small update."""
     if platform.libc_ver()[0] == "glibc":
-        trim_threshold, mmap_threshold = -1, -3  # as <malloc.h> numbers them
+        trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in <malloc.h>
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(trim_threshold, 2**30)
-        mallopt(mmap_threshold, 2**25)  # the most that glibc allows
+        mallopt(mmap_threshold, 2**25)  # the maximum in glibc
 
 
 def autocast(config: Config) -> AbstractContextManager:
@@ -53,7 +54,7 @@ def autocast(config: Config) -> AbstractContextManager:
 
 
 def fingerprint(config: Config) -> dict[str, str | int]:
-    """What two processes must share to agree bit for bit."""
+    """What two processes must have in common to agree bit for bit."""
     return {
         "device": torch.cuda.get_device_name() if config.device == "cuda" else platform.machine(),
         "cpu": _cpu_vendor(),
@@ -66,6 +67,6 @@ def fingerprint(config: Config) -> dict[str, str | int]:
 
 
 def _cpu_vendor() -> str:
-    """MKL takes other paths on other vendors' processors."""
+    """MKL takes different code paths on different vendors' processors."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), platform.processor())

@@ -1,8 +1,8 @@
-"""What passes between the parts of a run: frozen dataclasses of NumPy arrays, and the names of work.
+"""What passes between the processes of a run: frozen dataclasses of NumPy arrays, and the tickets that name work.
 
 Letters, the same in every file:
   B batch, R rows of a ticket, N prompt length, M response length, t step 1..M (index 0..M-1 in arrays),
-  K token queries a step (one more with include_greedy), C order queries, V vocabulary, D width, H heads,
+  K token queries per step (one more with include_greedy), C order queries, V vocabulary, D width, H heads,
   L main-stream length.
 """
 
@@ -15,14 +15,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model must know of its data, e.g. Shape(N=20, M=20, V=7) for the paper's ARG."""
+    """What a model must know about its data, e.g. Shape(N=20, M=20, V=7) for the paper's ARG."""
 
     N: int
     M: int
-    V: int  # tokens a response may hold; the model adds SEP as token V
+    V: int  # size of the vocabulary; the model adds SEP as token V
 
 
-class Ticket(NamedTuple):  # a tuple, as the pool hashes thousands of them a second
+class Ticket(NamedTuple):  # a tuple, because the pool hashes thousands of them per second
     """A unit of work: rows [group * R, (group + 1) * R) of step `step`'s batch, computed with weights `version`."""
 
     step: int
@@ -42,10 +42,10 @@ class EvalTicket(NamedTuple):
 class Hello:
     """How an actor or the learner introduces itself."""
 
-    node: str  # Ray's id of the machine it runs on
+    node: str  # Ray's id of its node
     host: str
     pid: int
-    fingerprint: dict[str, str | int]  # what must be the same for the same bits
+    fingerprint: dict[str, str | int]  # must match for bit-identical results
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host}"
@@ -53,13 +53,13 @@ class Hello:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What the driver learns of a finished ticket or learner step, in place of its tensors."""
+    """What the driver gets from a finished ticket or learner step, instead of its tensors."""
 
-    seconds: float  # of computing
-    moved_seconds: float  # of fetching weights or batches first
+    seconds: float  # spent computing
+    moved_seconds: float  # spent fetching weights or batches before that
     moved_bytes: int
-    metrics: dict[str, float] | None = None  # of a learner step, empty before its last tickets; None: nothing was taken
-    lost: tuple[int, ...] = ()  # of tickets that the learner could not take: the groups whose batches are gone
+    metrics: dict[str, float] | None = None  # of a learner step, empty until its last tickets; None: none taken
+    lost: tuple[int, ...] = ()  # groups whose batches are gone, so the learner took none of the tickets
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Rows:
 
     prompts: np.ndarray  # (R, N) unsigned
     responses: np.ndarray  # (R, M) unsigned
-    orders: np.ndarray | None = None  # (R, M) int16: the known slot of each step, where there is one
+    orders: np.ndarray | None = None  # (R, M) int16: the slot of each step in the known order, if any
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -78,7 +78,7 @@ class Rows:
 
     @staticmethod
     def concatenate(parts: Sequence["Rows"]) -> "Rows":
-        """Parts of one data set, one behind the other."""
+        """Joins parts of one data set."""
         if len(parts) == 1:
             return parts[0]
         orders = [part.orders for part in parts if part.orders is not None]
@@ -93,13 +93,13 @@ class Rows:
 class RecorBatch:
     """A rolled-out ticket: what ReCOR's learner needs, e.g. R=64 rows of ARG with K=1."""
 
-    version: int  # weights it was made with
+    version: int  # of the weights it was rolled out with
     prompts: np.ndarray  # (R, N) int64
     tokens: np.ndarray  # (R, M) int64: response tokens in generation order
     order: np.ndarray  # (R, M) int64: the slot of each step
-    queries: np.ndarray  # (R, M, K) int64: slots asked for at each step
+    queries: np.ndarray  # (R, M, K) int64: slots queried at each step
     answers: np.ndarray  # (R, M, K) int64: the true token of each query
-    valid: np.ndarray  # (R, M, K) bool: False where fewer than K slots were left
+    valid: np.ndarray  # (R, M, K) bool: False for surplus queries, where fewer than K slots were left
     rewards: np.ndarray  # (R, M, K) float32: exp(r) for the sparse reward, r for the dense one
     targets: np.ndarray  # (R, M, K) float32: BCE label, MSE target, or r again for the PPO-like loss
 
@@ -108,7 +108,7 @@ class RecorBatch:
 class OrderBatch:
     """A ticket whose rows are written in a given order: what CLM, AR-GT and AO-ARM learn from."""
 
-    version: int  # weights its ticket names; it was made without
+    version: int  # of the weights its ticket names, which it does not depend on
     prompts: np.ndarray  # (R, N) unsigned
     tokens: np.ndarray  # (R, M) unsigned: response tokens in generation order
     order: np.ndarray  # (R, M) int16: the slot of each step
@@ -116,9 +116,9 @@ class OrderBatch:
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """A ticket with some of its response hidden: what MDM learns from, e.g. R=64 rows of ARG at T=20."""
+    """A ticket with some response tokens hidden: what MDM learns from, e.g. R=64 rows of ARG at T=20."""
 
-    version: int  # weights its ticket names; it was made without
+    version: int  # of the weights its ticket names, which it does not depend on
     prompts: np.ndarray  # (R, N) unsigned
     responses: np.ndarray  # (R, M) unsigned
     masked: np.ndarray  # (R, M) bool: True where a token is hidden
@@ -127,14 +127,14 @@ class MaskedBatch:
 
 @dataclass(frozen=True)
 class EvalSums:
-    """What evaluation adds up, over the rows of a ticket or of a whole split. Whole numbers, so that tickets may be
-    added in any order."""
+    """Evaluation sums over the rows of a ticket or of a whole split. They are integers, so tickets may be added in any
+    order."""
 
     rows: int
-    exact: int  # responses that are right as a whole
-    tokens: int  # response tokens that are right
+    exact: int  # responses that are entirely correct
+    tokens: int  # response tokens that are correct
     fills: np.ndarray  # (M, steps) int64: fills[slot, step - 1] answers filled this slot at this step
-    agreement: int | None  # pairs of slots filled in the known order, less those against it, where there is one
+    agreement: int | None  # pairs of slots filled in the known order minus those against it; None: no known order
 
     def __add__(self, other: "EvalSums") -> "EvalSums":
         known = self.agreement is not None and other.agreement is not None
@@ -149,22 +149,22 @@ class EvalSums:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one answer costs."""
+    """Cost per answer."""
 
-    forward_passes: int  # complete passes over prompt and response: with a KV cache, each stream is one
-    flops: int  # 2 a multiply-add, matrix products and attention only
+    forward_passes: int  # complete passes over prompt and response; with a KV cache, one per stream
+    flops: int  # 2 per multiply-add, matrix products and attention only
 
 
 @dataclass(frozen=True)
 class Generation:
-    """Answers of a model."""
+    """A model's answers."""
 
     responses: np.ndarray  # (R, M) int64
-    steps: np.ndarray  # (R, M) int64: the step, from 1, at which each slot was filled; several may share one
-    confidences: np.ndarray  # (R, M) float32: what the model gave each token when it wrote it
-    last_step: int  # steps an answer takes
+    steps: np.ndarray  # (R, M) int64: the step, from 1, that filled each slot; several slots may share one
+    confidences: np.ndarray  # (R, M) float32: the probability of each token when it was written
+    last_step: int  # steps per answer
 
     @property
     def orders(self) -> np.ndarray:
-        """(R, M) int64: the slots in the order in which they were filled, those of one step in reading order."""
+        """(R, M) int64: the slots in the order they were filled; slots of the same step are in reading order."""
         return self.steps.argsort(axis=1, kind="stable")

@@ -1,4 +1,4 @@
-"""What tasks, methods and decoders are called where people read of them, and in which order they are listed."""
+"""The names of methods and decoders in figures, tables and pages, and the order in which they are listed."""
 
 NAMES = {
     "recor": "ReCOR",
@@ -12,22 +12,21 @@ NAMES = {
     "adasufmdm_prob": "AdaSufMDM, top probability",
     "adasufmdm_margin": "AdaSufMDM, top margin",
 }
-TASKS = {"arg": "ARG", "mul": "MUL", "sudoku": "Sudoku", "zebra": "Zebra", "custom": "custom"}
 
 
 def split_steps(decoder: str) -> tuple[str, str]:
-    """The decoder, and T where its name tells it: adamdm_prob_T2 -> adamdm_prob, "2"."""
-    base, mark, steps = decoder.rpartition("_T")
-    return (base, steps) if mark and steps.isdecimal() else (decoder, "")
+    """The decoder without its number of steps T, and T if the name has it: adamdm_prob_T2 -> adamdm_prob, "2"."""
+    base, separator, steps = decoder.rpartition("_T")
+    return (base, steps) if separator and steps.isdecimal() else (decoder, "")
 
 
 def name_of(decoder: str) -> str:
-    """As people call it: adamdm_prob_T2 -> AdaMDM, top probability, T=2."""
+    """The name for people: adamdm_prob_T2 -> AdaMDM, top probability, T=2."""
     base, steps = split_steps(decoder)
     return NAMES.get(base, base) + (f", T={steps}" if steps else "")
 
 
 def place_of(decoder: str) -> tuple[str, int, str]:
-    """Where it stands among others: full decoders before those of few steps, known ones in their order."""
+    """Sort key: full decoders before those of few steps, known ones in the order of NAMES, others last."""
     base, steps = split_steps(decoder)
     return steps, list(NAMES).index(base) if base in NAMES else len(NAMES), base

@@ -1,4 +1,4 @@
-"""What a person sees while waiting: one live line on a terminal, plain log lines elsewhere."""
+"""What a user sees while waiting: one live line on a terminal, plain log lines elsewhere."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def set_up_logging() -> None:
-    """Log lines on stderr, above the live line where there is one."""
+    """Sends log lines to stderr, above the live line if there is one."""
     if console.is_terminal:
         handler: logging.Handler = RichHandler(console=console, show_path=False, show_level=False, markup=False)
         handler.setFormatter(logging.Formatter("%(message)s", datefmt="%X"))
@@ -31,7 +31,7 @@ def set_up_logging() -> None:
 
 @contextmanager
 def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, elsewhere a line at most every ten seconds; yields a function that moves it on."""
+    """A bar on a terminal, elsewhere a line at most every ten seconds; yields a function that advances it."""
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:
@@ -55,11 +55,11 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class TrainingDisplay:
-    """Step, rate, losses, reward, validation accuracy and time left, in one line."""
+    """Step, rate, losses, reward, validation accuracy and remaining time, in one line."""
 
     def __init__(self, start: int, steps: int) -> None:
         self.first, self.steps = start, steps
-        self.began = self.printed = time.monotonic()  # the first step also pays for everybody's start
+        self.began = self.printed = time.monotonic()  # so the first step includes the start of all processes
         self.accuracy = "-"
         columns = (TextColumn("{task.fields[line]}"), BarColumn(bar_width=20), TextColumn("{task.fields[left]}"))
         self.bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
@@ -75,7 +75,7 @@ class TrainingDisplay:
             self.bar.stop()
 
     def evaluating(self, split: str, done: int, total: int) -> None:
-        """So many tickets of an evaluation are answered."""
+        """`done` of `total` tickets of an evaluation are answered."""
         if split != "test":
             return
         if self.bar:
@@ -89,7 +89,7 @@ class TrainingDisplay:
             self.accuracy = f"{figures['exact_match']:.3f}"
 
     def step(self, done: int, metrics: dict[str, float]) -> None:
-        """`done` steps are complete; metrics are those of the last one."""
+        """`done` steps are complete; `metrics` are those of the last one."""
         now = time.monotonic()
         if not self.bar and now - self.printed < SECONDS_BETWEEN_LINES and done != self.steps:
             return

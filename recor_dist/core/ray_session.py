@@ -1,4 +1,4 @@
-"""Reaching Ray: a running cluster where there is one, else Ray started on this machine."""
+"""Connecting to Ray: to a running cluster if there is one, else Ray is started on this machine."""
 
 import logging
 import math
@@ -16,14 +16,15 @@ from ray._raylet import AuthenticationTokenLoader
 from ray._raylet import Config as RayConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core.config import Config
+from recor_dist.core.setting import Mistake
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Leaves Ray as it was found: connected where the caller was, else shut down."""
+    """Leaves Ray as it was: connected if the caller was connected before, else shut down."""
     before = ray.is_initialized()
     try:
         yield
@@ -33,8 +34,10 @@ def session() -> Iterator[None]:
 
 
 def connect() -> bool:
-    """Connects to the cluster that RAY_ADDRESS names or that `ray start` began here; False if there is none."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; unset, every start warns
+    """Connects to the cluster at RAY_ADDRESS or the one that `ray start` started here; False if there is none."""
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # Ray's future default; if unset, every start warns
     if ray.is_initialized():
         return True
     address = None
@@ -42,32 +45,32 @@ def connect() -> bool:
         address = canonicalize_bootstrap_address(None)
         if address is None:
             return False
-        # Ray finds the same address once more. If it was given, Ray would not look for the token in ~/.ray, with which
-        # `ray start` closes its cluster as soon as there is one.
+        # Ray finds the same address again. Given an address, it would not look for the token in ~/.ray, which
+        # `ray start` requires as soon as that file exists.
         ray.init(logging_level=logging.WARNING, log_to_driver=False)
     except (ConnectionError, ValueError):
         if os.environ.get("RAY_ADDRESS"):
             raise Mistake(
-                f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there; mend it, "
+                f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there; correct it, "
                 "or unset it to start Ray on this machine"
             ) from None
-        log.warning("the Ray that was started here before (%s) does not answer any more", address)
+        log.warning("the Ray cluster that was started on this machine (%s) no longer answers", address)
         return False
     log.info("using the Ray cluster at %s", address)
     return True
 
 
 def start(cpus: float) -> None:
-    """Starts Ray on this machine, for this run alone and on loopback, with at least this many CPUs."""
-    _admit_nobody_else()
+    """Starts Ray on this machine with at least this many CPUs, on loopback and only for this run."""
+    _require_token()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray remembers its last 100,000 calls for a dashboard, which is not there.
+    # Ray keeps its last 100,000 calls for the dashboard, which is off.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-    # Ray would have the learner give way to the driver and to Ray's own processes.
+    # By default the learner would yield to the driver and to Ray's own processes.
     os.environ.setdefault("RAY_worker_niceness", "0")
     here = len(os.sched_getaffinity(0))
     if cpus > here:
-        log.info("the run asks for %g CPUs and this machine has %d: processes share them", cpus, here)
+        log.info("the run requests %g CPUs and this machine has %d: its processes share them", cpus, here)
     log.info("starting Ray on this machine")
     with on_loopback():
         ray.init(
@@ -79,19 +82,19 @@ def start(cpus: float) -> None:
         )
 
 
-def _admit_nobody_else() -> None:
-    """A token that only this run's processes know: loopback alone admits everybody who has an account here."""
+def _require_token() -> None:
+    """Sets a token that only this run's processes know: loopback alone would admit every user of this machine."""
     if "RAY_AUTH_MODE" in os.environ:
         return
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    RayConfig.initialize("")  # Ray has read its settings when it was imported
+    RayConfig.initialize("")  # Ray read its settings when it was imported
     AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Ray started in here cannot be reached from outside, as on macOS. On Linux it would take the address in the
-    network, even for `_node_ip_address="127.0.0.1"`, and listen to whoever sends it code to run."""
+    """Ray started in here cannot be reached from other machines, as on macOS. On Linux it would use the machine's
+    network address, even with `_node_ip_address="127.0.0.1"`, and run code that anyone sends it."""
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         yield
@@ -100,13 +103,13 @@ def on_loopback() -> Iterator[None]:
 
 
 def device_of_cluster(config: Config | None = None) -> str:
-    """`cuda` where the cluster has GPUs that torch can use. Ray counts what it was told; torch knows."""
+    """`cuda` if the cluster has GPUs that torch can use. Ray counts the GPUs it was told of; only torch knows."""
     if config and config.device != "auto":
         return config.device
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
     if not nodes:
         return "cpu"
-    # Asked beside whoever has the GPU now, who may have it for days.
+    # Without requesting the GPU: another run may hold it for days.
     where = NodeAffinitySchedulingStrategy(nodes[0]["NodeID"], soft=False)
     looks = ray.remote(num_cpus=0)(_sees_cuda).options(scheduling_strategy=where)
     try:
@@ -114,12 +117,12 @@ def device_of_cluster(config: Config | None = None) -> str:
     except ray.exceptions.RayError as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise Mistake(
-            f"device=auto: {nodes[0]['NodeName']} has a GPU and does not say whether torch can use it ({why}); "
-            "say scale=paper device=cuda, or device=cpu"
+            f"device=auto: {nodes[0]['NodeName']} has a GPU, but asking whether torch can use it failed ({why}); "
+            "set scale=paper device=cuda, or device=cpu"
         ) from None
     if not seen:
         log.warning(
-            "Ray counts %g GPUs on %s, but torch there cannot use them: does its wheel fit the driver (nvidia-smi)?",
+            "Ray counts %g GPUs on %s, but torch cannot use them: does its build match the driver (nvidia-smi)?",
             nodes[0]["Resources"]["GPU"],
             nodes[0]["NodeName"],
         )
@@ -127,7 +130,7 @@ def device_of_cluster(config: Config | None = None) -> str:
 
 
 def _sees_cuda() -> bool:
-    """In a process of its own: from one that was given no GPU Ray hides them."""
+    """In a new process, because Ray hides the GPUs from one that requested none."""
     visible = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", look], env=visible, capture_output=True).returncode == 0

@@ -1,4 +1,4 @@
-"""What an answer costs, counted by torch while a model of the run's shape gives one."""
+"""The cost of an answer, counted by torch while a model of the run's shape generates one."""
 
 import numpy as np
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -11,12 +11,12 @@ from recor_dist.methods import METHODS, lay_out
 
 
 def costs_of(config: Config, shape: Shape) -> dict[str, Cost]:
-    """Forward passes and FLOPs an answer, by decoder: a function of shapes alone, so any weights and prompt will do."""
+    """Forward passes and FLOPs per answer, by decoder. They depend on shapes alone: any weights and prompt do."""
     model = lay_out(config, shape)
     prompts = np.zeros((1, shape.N), dtype=np.uint8)
     costs = {}
     for name, decoder in METHODS[config.method.name].decoders(config.method).items():
-        # torch counts the parts of attention only where they are separate products.
+        # torch counts attention only where it is computed as separate matrix products.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             decoder.answer(model, prompts, rng(0, "cost"))
         costs[name] = Cost(decoder.passes, counter.get_total_flops())

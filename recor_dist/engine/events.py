@@ -1,4 +1,4 @@
-"""What an engine tells the loop, and what is due when. Both engines tell the same story."""
+"""What an engine reports to the loop, and what is due when. Both engines report the same events."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,13 @@ from recor_dist.core.config import Config
 from recor_dist.core.messages import EvalSums
 
 
+class RunFailed(RuntimeError):
+    """A ticket or a process fails on every machine; the text holds the original traceback."""
+
+
 @dataclass(frozen=True)
 class Stepped:
-    """The learner has taken a step: `step` of them are done. After a learner was lost, a step may be told twice."""
+    """The learner has taken a step: `step` of them are done. After a lost learner, a step may be reported twice."""
 
     step: int
     metrics: dict[str, float]
@@ -17,7 +21,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """So many tickets of an evaluation are answered; with done == total the sums are those of the split."""
+    """`done` of `total` tickets of an evaluation are answered; once all are, the sums are those of the split."""
 
     version: int
     split: str
@@ -28,7 +32,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state to be kept."""
+    """A state to save."""
 
     state: LearnerState
 
@@ -41,7 +45,7 @@ def checkpoint_due(config: Config, step: int, steps: int) -> bool:
 
 
 def splits_due(config: Config, version: int, steps: int) -> tuple[str, ...]:
-    """What is evaluated with these weights: validation on the way, all in the end."""
+    """The splits to evaluate with these weights: validation during training, all at the end."""
     if version == steps:
         return ("val", "test")
     return ("val",) if version and config.eval.every and version % config.eval.every == 0 else ()

@@ -1,4 +1,4 @@
-"""Worker and learner in this process: the loop without Ray."""
+"""A worker and the learner in this process: the loop without Ray."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ class LocalEngine:
         self.unevaluated = list(unevaluated)
 
     def events(self, stopping: Callable[[], bool]) -> Iterator[Event]:
-        """Runs to the end, or until it is told to stop; then the last event is a checkpoint."""
+        """Runs to the end, or until told to stop; then the last event is a checkpoint."""
         saved = self.learner.step
         for version in self.unevaluated:
             yield from self.evaluate(version, stopping)
@@ -39,7 +39,7 @@ class LocalEngine:
             yield Checkpoint(self.learner.state())
 
     def step(self) -> dict[str, float]:
-        """Rolls out and learns the next step; returns its metrics."""
+        """Rolls out and takes the next step; returns its metrics."""
         n = self.learner.step
         version = max(0, n - self.config.lag)
         if self.worker.uses_weights:
@@ -48,7 +48,7 @@ class LocalEngine:
         return self.learner.update([self.worker.roll_out(Ticket(n, group, version)) for group in groups])
 
     def evaluate(self, version: int, stopping: Callable[[], bool] = lambda: False) -> Iterator[Evaluated]:
-        """Scores the splits that are due after a step."""
+        """Evaluates the splits that are due with these weights."""
         for split in splits_due(self.config, version, self.steps):
             self.worker.load(version, self.learner.versions[version])
             total = math.ceil(self.data.rows_of(split) / self.config.eval.size)
@@ -60,4 +60,4 @@ class LocalEngine:
                 yield Evaluated(version, split, reduce(add_by_decoder, sums), index + 1, total)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""

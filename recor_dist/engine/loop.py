@@ -9,11 +9,11 @@
                                      Learner.update ──► v_{n+1} ──► validation, checkpoint
 
 A ticket is a pure function of (seed, n, group, weights), so it can be computed anywhere, twice, or again after a crash.
-`lag` is fixed, never "whatever was newest". A checkpoint holds v_{n-lag} .. v_n, AdamW's moments and n: resuming is
-loading it and going on.
+`lag` is fixed, never "whatever was newest". A checkpoint holds v_{n-lag} .. v_n, AdamW's moments and n: to resume is to
+load it and continue.
 
-An engine computes and tells what happened, as events; the loop keeps the record: journal, checkpoints, result. Whoever
-carries it further, to MLflow for one, reads the journal, and is never waited for.
+An engine computes and reports what happened, as events. The loop turns events into the record: journal, checkpoints,
+result. MLflow gets its copy from another process that reads the journal; the loop never waits for it.
 """
 
 import logging
@@ -23,42 +23,44 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-
-from pyarrow import fs
 
 from data.prepare import cluster_if_any, open_data
 from data.shards import Dataset
 from data.tasks import task_of
 from learner.learner import LearnerState, initial_state
-from recor_dist.core.config import Config, Mistake, total_steps
+from recor_dist.core.config import Config, total_steps
 from recor_dist.core.device import fingerprint, resolve_device, set_up_torch
-from recor_dist.core.files import exclusive, open_folder, read_json, write_json
+from recor_dist.core.messages import Cost
 from recor_dist.core.progress import TrainingDisplay
+from recor_dist.core.setting import Mistake
 from recor_dist.engine.cost import costs_of
-from recor_dist.engine.events import Checkpoint, Stepped, splits_due
+from recor_dist.engine.events import Checkpoint, Evaluated, Event, Stepped, splits_due
 from recor_dist.engine.local_engine import LocalEngine
 from recor_dist.engine.system import SystemMetrics
 from recor_dist.methods import lay_out
 from recor_dist.model.evaluation import orders_by_decoder, summarise_by_decoder
+from recor_dist.model.transformer import Model
 from recor_dist.record import checkpoint
 from recor_dist.record.identity import (
     check_data,
     check_machine,
     default_out,
     keep_earlier_choices,
-    mark,
     note_start,
     open_run,
+    write_status,
 )
 from recor_dist.record.journal import Journal
+from recor_dist.record.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
-    """The run was asked to stop by a signal and has written a checkpoint."""
+    """A signal stopped the run, after it wrote a checkpoint."""
 
     def __init__(self, signal_number: int, step: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name} at step {step}")
@@ -66,9 +68,10 @@ class Stopped(Exception):
 
 
 def train(config: Config, follow: Callable[[str], None] = lambda journal: None) -> dict[str, Any]:
-    """Trains to the end, from the newest checkpoint if there is one; returns the result, at once if it is finished.
+    """Trains to the end, from the newest checkpoint if there is one, and returns the result. A finished run returns its
+    result at once.
 
-    `follow` is told the journal's path once, before the first step."""
+    `follow` gets the path of the journal, once, before the first step."""
     keep_earlier_choices(config)
     with ExitStack() as stack:
         if config.engine == "ray":
@@ -80,56 +83,48 @@ def train(config: Config, follow: Callable[[str], None] = lambda journal: None) 
             resolve_device(config)
         task = task_of(config)
         config.out = config.out or default_out(config, task)
-        out = open_folder(config.out)
-        if config.resume == "never" and out.get_file_info(fs.FileSelector("", allow_not_found=True)):
-            raise Mistake(
-                f"out={config.out}: exists, and resume=never; choose another out, or resume=auto to go on there"
-            )
-        stack.enter_context(exclusive(open_folder(config.out, create=True), "training"))
-        about = open_run(config, task, out)
-        if result := _finished(out):
-            log.info("this run is finished; its result stands in %s", config.out)
+        if config.resume == "never" and not RunFolder.open(config.out).is_empty():
+            raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto")
+        folder = RunFolder.open(config.out, create=True)
+        stack.enter_context(folder.training_lock())
+        about = open_run(config, task, folder)
+        if result := folder.read_result():
+            log.info("this run is finished; its result is in %s", config.out)
             return result
         if config.engine == "local":
-            check_machine(config, about, out, fingerprint(config))
+            check_machine(config, about, folder, fingerprint(config))
         data = open_data(config, task, cluster_if_any() if config.engine == "ray" else None)
-        check_data(config, data, about, out)
+        check_data(config, data, about, folder)
         note_start(config, about)
-        with _status(about, out):
-            return _train(config, data, out, about, follow)
-
-
-def _finished(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:
-    try:
-        return read_json(out, "result.json")
-    except (FileNotFoundError, ValueError):  # a damaged result is found again from the last checkpoint
-        return None
+        with _status(about, folder):
+            return _train(config, data, folder, about, follow)
 
 
 @contextmanager
-def _status(about: dict, out: fs.SubTreeFileSystem) -> Iterator[None]:
-    """Keeps `status` in run.json: running, finished, stopped or failed. A killed run is left as running."""
-    mark(about, out, "running")
+def _status(about: dict, folder: RunFolder) -> Iterator[None]:
+    """Keeps `status` in run.json up to date: running, finished, stopped or failed. A killed run stays `running`."""
+    write_status(about, folder, "running")
     try:
         yield
     except (Stopped, KeyboardInterrupt, SystemExit):
-        mark(about, out, "stopped")
+        write_status(about, folder, "stopped")
         raise
     except BaseException as error:
-        mark(about, out, "failed", f"{type(error).__name__}: {error}")
+        write_status(about, folder, "failed", f"{type(error).__name__}: {error}")
         raise
-    mark(about, out, "finished")
+    write_status(about, folder, "finished")
 
 
 def _train(
-    config: Config, data: Dataset, out: fs.SubTreeFileSystem, about: dict, follow: Callable[[str], None]
+    config: Config, data: Dataset, folder: RunFolder, about: dict, follow: Callable[[str], None]
 ) -> dict[str, Any]:
+    """Runs the engine to the last step or to a signal, and writes the result."""
     set_up_torch(config)
     steps = total_steps(config, data.rows_of("train"))
     model = lay_out(config, data.shape)  # knows the names of the weights; nothing is computed with it
 
     def restore() -> LearnerState:
-        return checkpoint.load_newest(out, model) or initial_state(model, config.seed)
+        return checkpoint.load_newest(folder, model) or initial_state(model, config.seed)
 
     costs = costs_of(config, data.shape)
     began = time.monotonic()
@@ -137,55 +132,78 @@ def _train(
     if state.step:
         log.info("resuming at step %d of %d", state.step, steps)
     with ExitStack() as stack:
-        journal = stack.enter_context(Journal(out))
+        journal = stack.enter_context(Journal(folder))
         follow(journal.path)
-        unevaluated = [
-            version
-            for version in sorted(state.versions)
-            if splits_due(config, version, steps) and (version == steps or (version, "val") not in journal.evaluated)
-        ]
-        engine = stack.enter_context(
-            closing(
-                _engine(config, data, steps, state, unevaluated, restore, partial(check_machine, config, about, out))
-            )
-        )
-        stopping = stack.enter_context(_signals())  # after Ray has started: it sets handlers, too
+        unevaluated = _unevaluated(config, state, steps, journal)
+        check = partial(check_machine, config, about, folder)
+        engine = stack.enter_context(closing(_engine(config, data, steps, state, unevaluated, restore, check)))
+        stopping = stack.enter_context(_signals())  # after Ray has started, because Ray sets handlers, too
         display = stack.enter_context(TrainingDisplay(state.step, steps))
-        system = SystemMetrics()
-        final: dict[str, dict[str, Any]] = {}
-        saved = state
-        del state  # its tensors are the engine's now
+        record = _Record(folder, about, model, steps, config.checkpoint.keep, costs, journal, display, state)
+        del state  # its tensors belong to the engine now
         for event in engine.events(lambda: bool(stopping)):
-            if isinstance(event, Stepped):
-                journal.step(event.step, event.metrics | system.sample())
-                display.step(event.step, event.metrics)
-            elif isinstance(event, Checkpoint):
-                journal.keep()
-                checkpoint.save(out, model, event.state, about, config.checkpoint.keep)
-                saved = event.state
-            elif event.done < event.total:
-                display.evaluating(event.split, event.done, event.total)
-            else:
-                figures = summarise_by_decoder(event.sums, costs)
-                journal.evaluation(event.version, event.split, figures)
-                display.evaluated(event.split, figures)
-                if event.version == steps:
-                    final[event.split] = figures
-                    if event.split == "test":
-                        write_json(out, "orders.json", orders_by_decoder(event.sums))
-    if stopping and len(final) < 2:
-        raise Stopped(stopping[0], saved.step)
+            record.take(event)
+    if stopping and len(record.final) < 2:
+        raise Stopped(stopping[0], record.saved.step)
     result = {
         "task": config.task.name,
         "method": config.method.name,
         "steps": steps,
-        **final,
-        "weights_sha256": checkpoint.weights_sha256(model, saved.versions[steps]),
+        **record.final,
+        "weights_sha256": checkpoint.weights_sha256(model, record.saved.versions[steps]),
         "reproducible": about["reproducible"],
         "seconds_of_last_start": round(time.monotonic() - began, 1),
     }
-    write_json(out, "result.json", result)
+    folder.write_result(result)
     return result
+
+
+def _unevaluated(config: Config, state: LearnerState, steps: int, journal: Journal) -> list[int]:
+    """The versions in a checkpoint whose evaluation is due and not in the journal; the last one is always due."""
+    return [
+        version
+        for version in sorted(state.versions)
+        if splits_due(config, version, steps) and (version == steps or (version, "val") not in journal.evaluated)
+    ]
+
+
+@dataclass
+class _Record:
+    """Turns the events of an engine into the record: journal, checkpoints, final figures, and the live display."""
+
+    folder: RunFolder
+    about: dict
+    model: Model
+    steps: int
+    keep: int  # number of checkpoints
+    costs: dict[str, Cost]
+    journal: Journal
+    display: TrainingDisplay
+    saved: LearnerState  # the state in the newest checkpoint
+    final: dict[str, dict[str, Any]] = field(default_factory=dict)  # figures of the final weights, by split
+    system: SystemMetrics = field(default_factory=SystemMetrics)
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Stepped):
+            self.journal.step(event.step, event.metrics | self.system.sample())
+            self.display.step(event.step, event.metrics)
+        elif isinstance(event, Checkpoint):
+            self.journal.keep()
+            checkpoint.save(self.folder, self.model, event.state, self.about, self.keep)
+            self.saved = event.state
+        elif event.done < event.total:
+            self.display.evaluating(event.split, event.done, event.total)
+        else:
+            self._take_evaluation(event)
+
+    def _take_evaluation(self, event: Evaluated) -> None:
+        figures = summarise_by_decoder(event.sums, self.costs)
+        self.journal.evaluation(event.version, event.split, figures)
+        self.display.evaluated(event.split, figures)
+        if event.version == self.steps:
+            self.final[event.split] = figures
+            if event.split == "test":
+                self.folder.write_orders(orders_by_decoder(event.sums))
 
 
 def _engine(
@@ -197,7 +215,7 @@ def _engine(
     restore: Callable[[], LearnerState],
     check: Callable[[dict[str, str | int]], dict[str, str | int]],
 ) -> Any:
-    """Whoever computes: `events(stopping)` tells what happened, `close()` lets everybody go."""
+    """The engine: `events(stopping)` yields what happened, `close()` releases all processes."""
     if config.engine == "local":
         return LocalEngine(config, data, steps, state, unevaluated)
     from recor_dist.core import ray_session
@@ -211,7 +229,7 @@ def _engine(
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, so that what is learned is saved first; the second one interrupts at once."""
+    """Collects SIGINT and SIGTERM, to save a checkpoint before stopping; the second signal interrupts at once."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -221,7 +239,7 @@ def _signals() -> Iterator[list[int]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        os.write(2, b"stopping after the last whole step; the same command goes on from there\n")
+        os.write(2, b"stopping after the current step; the same command resumes from there\n")
 
     before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,4 +1,4 @@
-"""Where the time of a run on Ray goes, as the driver sees it: each step's share, and what to change in the end."""
+"""Where the time of a run on Ray goes, as the driver sees it: metrics of each step, and advice at the end."""
 
 from dataclasses import dataclass, field
 
@@ -7,15 +7,15 @@ from recor_dist.core.messages import Receipt
 
 @dataclass
 class Totals:
-    """Sums over a stretch of time."""
+    """Sums over a period."""
 
     seconds: float = 0.0
-    starved: float = 0.0  # seconds in which the learner had nothing to learn from
-    present: float = 0.0  # actor-seconds of all actors that were there
+    starved: float = 0.0  # seconds in which the learner had no tickets to take
+    present: float = 0.0  # actor-seconds of all actors that had joined
     idle: float = 0.0  # actor-seconds without a ticket
-    learning: float = 0.0  # seconds of the learner's work, and of fetching batches for it
-    publish: float = 0.0  # seconds of steps beyond that: until its weights could be had
-    pull: float = 0.0  # seconds of actors that fetched weights
+    learning: float = 0.0  # seconds in which the learner fetched batches and computed
+    publish: float = 0.0  # seconds beyond that until the driver had the answer
+    pull: float = 0.0  # seconds in which actors fetched weights
     pulls: int = 0
     moved: int = 0  # bytes of weights and batches
     most_present: int = 0
@@ -32,11 +32,11 @@ class Meter:
     batch_size: int
     lag: int
     now: float
-    whole: Totals = field(default_factory=Totals)  # of the run since this start
+    whole: Totals = field(default_factory=Totals)  # since the engine started
     step: Totals = field(default_factory=Totals)  # since the last step
 
     def passed(self, now: float, *, present: int, idle: int, learning: bool) -> None:
-        """So it was from the last call until now. Nothing counts before the first actor is there."""
+        """Counts the time since the last call, which was spent like this; none before the first actor joins."""
         seconds, self.now = now - self.now, now
         if not present:
             return
@@ -56,7 +56,7 @@ class Meter:
                 totals.pulls += 1
 
     def took(self, receipt: Receipt, seconds: float) -> None:
-        """The learner has taken tickets, in so many seconds as the driver saw it."""
+        """The learner has taken tickets, which took this many seconds as seen by the driver."""
         work = receipt.seconds + receipt.moved_seconds
         for totals in (self.whole, self.step):
             totals.moved += receipt.moved_bytes
@@ -64,9 +64,9 @@ class Meter:
             totals.publish += max(0.0, seconds - work)
 
     def stepped(self, *, present: int, reissued: int) -> dict[str, float]:
-        """The learner has taken the last tickets of a step; returns the step's metrics."""
+        """The learner has taken the last tickets of a step. Returns the metrics of the step."""
         step, self.step = self.step, Totals()
-        # Of two steps that are told at once the second has no time of its own but that of its update.
+        # Of two steps answered at once, no time has passed for the second one except that of its update.
         took = max(step.seconds, step.learning)
         return {
             "engine/examples_per_second": self.batch_size / took if took else 0.0,
@@ -85,14 +85,16 @@ class Meter:
         starved, idle = self.whole.starved_share(), self.whole.idle_share()
         shares = f"the learner waited {starved:.0%} of the time, the actors {idle:.0%}"
         if min(starved, idle) > 0.15:
-            remedy = "a larger lag" if self.lag else "lag=1 lets them overlap more (another result)"
-            return f"{shares}: they wait for each other; {remedy}, or a smaller rollout_size spreads a step over actors"
+            remedy = "a larger lag" if self.lag else "lag=1 (which changes the result)"
+            return f"{shares}: they wait for each other; try {remedy}, or a smaller rollout_size to use more actors"
         if starved > max(idle, 0.1):
-            return f"{shares}: rollouts are the bottleneck; more actors (actors.count, or more nodes) make it faster"
+            return f"{shares}: rollouts are the bottleneck; add actors (actors.count, or more nodes)"
         if idle > 0.1:
             enough = max(1, round(self.whole.most_present * (1 - idle)))
             spare = (
-                f"; {enough} of {self.whole.most_present} actors would do" if enough < self.whole.most_present else ""
+                f"; {enough} of {self.whole.most_present} actors would be enough"
+                if enough < self.whole.most_present
+                else ""
             )
-            return f"{shares}: the learner is the bottleneck{spare}; a faster device for it makes it faster"
-        return f"{shares}: both are busy, nothing is wasted"
+            return f"{shares}: the learner is the bottleneck{spare}; give it a faster device"
+        return f"{shares}: both are busy"

@@ -1,4 +1,4 @@
-"""What actors and the learner ask of a cluster, how many actors it has room for, and how a process there is ended."""
+"""What actors and the learner request from a cluster, how many actors fit on it, and how to kill a process there."""
 
 import os
 import signal
@@ -26,13 +26,13 @@ def _resources(config: Config, cpus: float | None, gpus: float | None) -> dict[s
 
 
 def cpus_wanted(config: Config) -> float:
-    """CPUs that the learner and the actors of a run ask for together; with actors.count=auto, one actor."""
+    """CPUs that the learner and all actors of a run request; with actors.count=auto, one actor."""
     count = config.actors.count if isinstance(config.actors.count, int) else 1
     return learner_resources(config)["num_cpus"] + count * actor_resources(config)["num_cpus"]
 
 
 def room_for_actors(config: Config, learner: Hello | None) -> int:
-    """How many actors the nodes have room for beside the learner; until it has a place, wherever that may be."""
+    """How many actors fit next to the learner. Until Ray has placed it, as many as fit wherever it will be."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     each, taken = actor_resources(config), learner_resources(config)
 
@@ -49,21 +49,24 @@ def room_for_actors(config: Config, learner: Hello | None) -> int:
 
 
 def in_words(resources: dict[str, float]) -> str:
-    """`1 CPU and 0.5 GPU`"""
-    return " and ".join(
-        f"{amount:g} {key.removeprefix('num_').upper()[:-1]}" for key, amount in resources.items() if amount
-    )
+    """For example `2 CPUs and 0.5 GPUs`."""
+    kinds = (("CPU", resources["num_cpus"]), ("GPU", resources["num_gpus"]))
+    return " and ".join(_count(amount, kind) for kind, amount in kinds if amount)
 
 
 def cluster_in_words() -> str:
-    """What the cluster has, e.g. `2 nodes with 8 CPU and 1 GPU`"""
+    """What the cluster has, for example `2 nodes with 8 CPUs and 1 GPU`."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     total = {kind: sum(node["Resources"].get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
-    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {total['CPU']:g} CPU and {total['GPU']:g} GPU"
+    return f"{_count(len(nodes), 'node')} with {_count(total['CPU'], 'CPU')} and {_count(total['GPU'], 'GPU')}"
+
+
+def _count(amount: float, noun: str) -> str:
+    return f"{amount:g} {noun}{'s' * (amount != 1)}"
 
 
 def end_process(hello: Hello) -> None:
-    """Makes sure that a process which does not answer is gone: Ray asks it to exit, and a stopped one never hears."""
+    """Kills a process that does not respond: Ray only asks it to exit, which a stopped process never does."""
     where = NodeAffinitySchedulingStrategy(hello.node, soft=False)
     ray.remote(num_cpus=0, max_retries=0)(_kill).options(scheduling_strategy=where).remote(hello.pid)
 
@@ -71,7 +74,7 @@ def end_process(hello: Hello) -> None:
 def _kill(pid: int) -> None:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            if b"ray::" not in file.read():  # it is gone already, and another process has its number
+            if b"ray::" not in file.read():  # it is gone, and another process has its pid
                 return
         os.kill(pid, signal.SIGKILL)
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""How busy this machine and this process are, for the record. Actors and learners elsewhere are not seen."""
+"""How busy the driver and its machine are, for the journal. It does not see actors and learners on other machines."""
 
 import time
 
@@ -11,11 +11,11 @@ class SystemMetrics:
     def __init__(self) -> None:
         self.process = psutil.Process()
         self.sampled = -SECONDS_BETWEEN_SAMPLES
-        psutil.cpu_percent()  # shares of a core are over the time since the last call
+        psutil.cpu_percent()  # the first call starts the interval that the next one measures
         self.process.cpu_percent()
 
     def sample(self) -> dict[str, float]:
-        """Metrics under `system/`; nothing where the last ones are not ten seconds old."""
+        """Metrics under `system/`; empty if the last sample is less than ten seconds old."""
         now = time.monotonic()
         if now - self.sampled < SECONDS_BETWEEN_SAMPLES:
             return {}

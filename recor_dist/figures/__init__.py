@@ -1,1 +1,13 @@
-"""Tables, plots and the report page, drawn from recorded runs."""
+"""Tables, figures and the report page, made from recorded runs.
+
+style.py         colours, markers, fonts; figures as PNG or SVG bytes
+groups.py        which runs belong together
+tables.py        the report's tables, beside the paper's figures
+curves.py        training curves of one run and of groups of runs
+ablations.py     the paper's four ablations
+compute.py       accuracy against FLOPs per answer
+order_map.py     at which step each slot is filled: maps and boards
+calibration.py   predicted probability against the share of right tokens
+run_pictures.py  the PNGs of a finished run and of a sweep
+report_page.py   the report as one HTML page
+"""

@@ -1,6 +1,7 @@
-"""How figures look here, and how they become bytes. Nothing is shared between figures: no pyplot, no global state.
+"""The style of all figures: colours, markers, fonts, captions, and how a figure becomes bytes.
 
-Colours are Okabe and Ito's, which people tell apart whatever their colour vision; lines differ in their markers, too.
+Figures share no state: no pyplot, no global settings. The colours are Okabe and Ito's, which readers with any colour
+vision can tell apart; lines also differ by marker.
 """
 
 import io
@@ -13,7 +14,7 @@ from recor_dist.core.names import place_of
 
 PALETTE = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
-    *("#56B4E9", "#555555", "#8A6D00", "#6A3D9A", "#B2182B"),  # the last four are ours, in lightness apart from those
+    *("#56B4E9", "#555555", "#8A6D00", "#6A3D9A", "#B2182B"),  # the last four are ours and differ in lightness
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "<")
 INK, FAINT = "#222222", "#8a8a8a"
@@ -45,24 +46,30 @@ STYLE = {
 
 
 def look_of(decoder: str) -> tuple[str, str]:
-    """Colour and marker of a method, the same in every figure."""
+    """Colour and marker of a decoder, the same in every figure."""
     return look_at(place_of(decoder)[1])
 
 
 def look_at(index: int) -> tuple[str, str]:
-    """Colour and marker of the n-th of several; a hundred are different."""
+    """Colour and marker number `index`; the first hundred all differ."""
     turn, place = divmod(index, len(PALETTE))
     return PALETTE[place], MARKERS[(place + turn) % len(MARKERS)]
 
 
-styled = matplotlib.rc_context(STYLE)  # decorates what draws; it holds for that call alone
+styled = matplotlib.rc_context(STYLE)  # a decorator: the style applies during the call only
 
 
 def new_figure(title: str, size: tuple[float, float], rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of this many inches, and its axes row by row."""
+    """A figure of `size` inches and its axes, row by row."""
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def hide_unused(panels: list[Axes], used: int) -> None:
+    """Hides the axes that the grid has beyond the first `used`."""
+    for axes in panels[used:]:
+        axes.set_visible(False)
 
 
 @styled
@@ -74,5 +81,5 @@ def to_bytes(figure: Figure, kind: str) -> bytes:
 
 
 def caption(figure: Figure, text: str) -> None:
-    """What the figure shows, in a sentence or two below it."""
+    """A sentence or two below the figure."""
     figure.supxlabel(text, fontsize=8.5, color="#555555", x=0.01, ha="left")

@@ -1,1 +1,1 @@
-"""The transformer, the ways it answers, and how answers are scored."""
+"""The transformer, its decoders, and how their answers are scored."""

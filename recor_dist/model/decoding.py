@@ -1,7 +1,8 @@
-"""Answers, one token at a time: something picks a slot, the model picks its token, and so on, with a KV cache.
+"""Decoding one token at a time with a KV cache: pick a slot, predict its token, write it, repeat.
 
-With the order policy that takes 2 + C forward passes in all: the prompt and every written token pass once, with C order
-queries, and every slot is asked for once. Left to right, where the main stream itself predicts, one pass is enough.
+With the order policy an answer costs 2 + C forward passes in total: the prompt and every written token pass once, each
+with C order queries, and every slot is queried once. Left to right, where the main stream itself predicts the next
+token, one pass is enough.
 """
 
 from collections.abc import Callable
@@ -17,17 +18,17 @@ from recor_dist.model.transformer import Model
 
 @dataclass(frozen=True)
 class Decoder:
-    """A way to answer prompts; what it draws at random comes from the generator it is given, and depends on no more."""
+    """A way to answer prompts. All its randomness comes from the generator it is given."""
 
     answer: Callable[[Model, np.ndarray, np.random.Generator], Generation]  # model, prompts (R, N), random
-    passes: int  # complete forward passes an answer
+    passes: int  # complete forward passes per answer
 
 
 @torch.inference_mode()
 def generate(
     model: Model, prompts: np.ndarray, _: np.random.Generator | None = None, orders: np.ndarray | None = None
 ) -> Generation:
-    """Greedy answers to prompts (R, N) in the order that the policy finds, or in given orders (R, M)."""
+    """Greedy answers to prompts (R, N), in the order that the policy chooses or in the given orders (R, M)."""
     R, M, device = len(prompts), model.shape.M, model.flat.device
     cache = model.new_cache(R)
     given = None if orders is None else torch.as_tensor(orders, device=device)
@@ -45,7 +46,7 @@ def generate(
 
 @torch.inference_mode()
 def generate_left_to_right(model: Model, prompts: np.ndarray, _: np.random.Generator | None = None) -> Generation:
-    """Greedy answers to prompts (R, N), the main stream predicting each next token."""
+    """Greedy answers to prompts (R, N), each next token predicted by the main stream."""
     R, M, device = len(prompts), model.shape.M, model.flat.device
     cache = model.new_cache(R)
     writing = Writing(model, R)
@@ -64,7 +65,7 @@ def generate_in_random_order(model: Model, prompts: np.ndarray, random: np.rando
 
 
 class Writing:
-    """Answers that are being written, one slot a step."""
+    """Answers in progress, one slot per step."""
 
     def __init__(self, model: Model, rows: int) -> None:
         size, device = (rows, model.shape.M), model.flat.device
@@ -73,7 +74,7 @@ class Writing:
         self.confidences = torch.zeros(size, device=device)
 
     def write(self, t: int, slots: Tensor, logits: Tensor) -> Tensor:
-        """Writes the likeliest tokens (R,) of logits (R, V) into slots (R,), and returns them."""
+        """Writes the most likely tokens (R,) under logits (R, V) into slots (R,), and returns them."""
         where, tokens = slots[:, None], logits.argmax(-1, keepdim=True)
         self.responses.scatter_(1, where, tokens)
         self.confidences.scatter_(1, where, logits.float().softmax(-1).gather(1, tokens))

@@ -1,14 +1,14 @@
-"""Answers of masked diffusion: T forward passes, each over the whole sequence, from all slots masked to none.
+"""Decoding with masked diffusion: T forward passes, each over the whole sequence, from all slots masked to none.
 
-    vanilla      a masked slot is filled with its likeliest token, with probability 1/(t+1)
-    top_prob     the slots with the likeliest tokens are filled first
-    top_margin   the slots where the best token is farthest ahead of the second best are filled first
+    vanilla      fills each masked slot with its most likely token, with probability 1/(t+1)
+    top_prob     first fills the slots whose best token is most likely
+    top_margin   first fills the slots whose best token has the largest margin over the second best
 
-The adaptive two keep what they have written (as Kim et al. do), or, with `rewrite`, predict and rank every slot anew at
-each pass (as Ye et al. do). The loss knows masked slots only, so what the model says of a written one was never taught:
-docs/methods.md has figures of both.
+The two adaptive decoders keep what they have written (as Kim et al. do) or, with `rewrite`, predict and rank every slot
+again in each pass (as Ye et al. do). The loss covers masked slots only, so the model was never trained to predict a
+written one: docs/methods.md has results for both.
 
-No KV cache would help: a token that is filled in changes what every other position sees.
+A KV cache would not help: filling in a token changes what every other position sees.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recor_dist.core.config import MdmConfig
 from recor_dist.core.messages import Generation
+from recor_dist.core.method_settings import MdmConfig
+from recor_dist.core.rng import gumbel
 from recor_dist.model.decoding import Decoder
 from recor_dist.model.transformer import Model
 
-FEW_STEPS = 2  # costs what ReCOR costs without order queries
-NOISE = 0.5  # of the adaptive decoders' Gumbel noise, at the first pass
+FEW_STEPS = 2  # as many passes as ReCOR needs without order queries
+NOISE = 0.5  # scale of the adaptive decoders' Gumbel noise; decays to 0 over the passes
 
 
 def mdm_decoders(method: MdmConfig) -> dict[str, Decoder]:
-    """Every decoder at its full number of steps and at two, under the paper's names; method.decoder's comes first."""
+    """Every decoder with its full number of steps and with two, under the paper's names; method.decoder comes first."""
     suffix = "suf" if method.suffix else ""
     names = {"vanilla": f"{suffix}mdm", "top_prob": f"ada{suffix}mdm_prob", "top_margin": f"ada{suffix}mdm_margin"}
     answers = {
@@ -43,7 +44,7 @@ def mdm_decoders(method: MdmConfig) -> dict[str, Decoder]:
 
 
 def denoise_vanilla(model: Model, prompts: np.ndarray, random: np.random.Generator, steps: int) -> Generation:
-    """Fills slots at random: for t = T-1..0 each masked one with probability 1/(t+1), hence the rest at t = 0."""
+    """Fills slots at random: for t = T-1..0 each masked one with probability 1/(t+1), so all that remain at t = 0."""
 
     def fill(logits: Tensor, masked: Tensor, t: int) -> Tensor:
         kept = random.random(masked.shape) >= 1 / (t + 1)
@@ -63,9 +64,8 @@ def denoise_adaptively(
     """For t = T-1..0, masks the floor(M t/T) slots whose score plus Gumbel noise 0.5 t/T is lowest."""
 
     def fill(logits: Tensor, masked: Tensor, t: int) -> Tensor:
-        uniform = random.random(masked.shape)
-        gumbel = -np.log(-np.log(np.maximum(uniform, 1e-300)))
-        scores = score(logits) + torch.as_tensor(NOISE * t / steps * gumbel, device=masked.device)
+        noise = NOISE * t / steps * gumbel(random, masked.shape)
+        scores = score(logits) + torch.as_tensor(noise, device=masked.device)
         if not rewrite:
             scores = scores.masked_fill(~masked, torch.inf)
         lowest = scores.argsort(dim=1, stable=True)[:, : masked.shape[1] * t // steps]
@@ -75,12 +75,12 @@ def denoise_adaptively(
 
 
 def log_probability(logits: Tensor) -> Tensor:
-    """Of the best token: (R, M, V) -> (R, M)."""
+    """Log-probability of the best token: (R, M, V) -> (R, M)."""
     return logits.log_softmax(-1).amax(-1)
 
 
 def margin(logits: Tensor) -> Tensor:
-    """How much likelier the best token is than the second best: (R, M, V) -> (R, M)."""
+    """Probability of the best token minus that of the second best: (R, M, V) -> (R, M)."""
     best = logits.softmax(-1).topk(min(2, logits.shape[-1])).values
     return best[..., 0] - best[..., -1]
 
@@ -89,9 +89,9 @@ def margin(logits: Tensor) -> Tensor:
 def _denoise(
     model: Model, prompts: np.ndarray, steps: int, fill: Callable[[Tensor, Tensor, int], Tensor], rewrite: bool
 ) -> Generation:
-    """`fill(logits, masked, t)` says what is masked after the pass; with `rewrite`, written tokens may change as well.
+    """`fill(logits, masked, t)` returns what is masked after the pass; with `rewrite`, written tokens may change too.
 
-    A slot's step is the pass in which it was last filled.
+    The step of a slot is the pass that last filled it.
     """
     device = model.flat.device
     x = torch.as_tensor(prompts.astype(np.int64), device=device)

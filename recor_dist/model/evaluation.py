@@ -1,7 +1,7 @@
-"""How good the answers are, and in which order they were written.
+"""How good answers are, and in which order they were written.
 
-Evaluation is cut into tickets of a fixed size, too, the last one padded, so that its figures do not depend on who
-computed them.
+Evaluation, too, is cut into tickets of a fixed size, the last one padded, so the metrics do not depend on which worker
+computes which ticket.
 """
 
 import math
@@ -12,15 +12,21 @@ from typing import Any
 import numpy as np
 
 from recor_dist.core.messages import Cost, EvalSums, Generation, Rows
+from recor_dist.core.rng import rng
+
+
+def evaluation_rng(seed: int, split: str, decoder: str, index: int) -> np.random.Generator:
+    """The generator a decoder draws from in evaluation ticket `index` of a split; it depends on no other decoder."""
+    return rng(seed, f"evaluate/{split}/{decoder}", index)
 
 
 def pad_rows(rows: Rows, size: int) -> Rows:
-    """Repeats the last row until there are `size` of them."""
+    """Repeats the last row until there are `size` rows."""
     return rows if len(rows) == size else rows.select(np.minimum(np.arange(size), len(rows) - 1))
 
 
 def score(generation: Generation, rows: Rows) -> EvalSums:
-    """Compares answers with rows; answers beyond the rows are padding and do not count."""
+    """Compares answers with rows; surplus answers belong to padding and do not count."""
     count, M = rows.responses.shape
     responses, steps = generation.responses[:count], generation.steps[:count]
     right = responses == rows.responses
@@ -32,8 +38,9 @@ def score(generation: Generation, rows: Rows) -> EvalSums:
 
 
 def agreement_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(R,) int64: of the steps (R, M) at which slots were filled, the pairs of slots that both order alike, less those
-    that they do not. Two slots of one step are in no order and count 0."""
+    """(R,) int64: concordant minus discordant pairs of slots, given the steps (R, M) at which a and b filled each slot.
+
+    Two slots filled at the same step are not ordered and count 0."""
     agreement = np.zeros(len(a), dtype=np.int64)
     for slot in range(a.shape[1] - 1):  # against all later slots
         ahead_a = np.sign(a[:, slot + 1 :] - a[:, slot, None])
@@ -43,17 +50,17 @@ def agreement_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def kendall_tau(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(R,): Kendall's tau between steps, 1 for the same order, -1 for the reverse, 0 for no relation."""
+    """(R,): Kendall's tau between steps a and b (R, M): 1 for the same order, -1 for the reverse."""
     return agreement_of(a, b) / math.comb(a.shape[1], 2)
 
 
 def mean_steps(fills: np.ndarray, rows: int) -> np.ndarray:
-    """(M,): the mean step, from 1, at which each slot was filled, of fills (M, steps)."""
+    """(M,): the mean step, counted from 1, at which each slot was filled; fills (M, steps)."""
     return fills @ np.arange(1, fills.shape[1] + 1) / rows
 
 
 def summarise(sums: EvalSums) -> dict[str, Any]:
-    """The figures that are reported for a split."""
+    """The metrics reported for a split."""
     summary = {
         "rows": sums.rows,
         "exact_match": sums.exact / sums.rows,
@@ -65,11 +72,11 @@ def summarise(sums: EvalSums) -> dict[str, Any]:
     return {**summary, "kendall_tau": sums.agreement / math.comb(len(sums.fills), 2) / sums.rows}
 
 
-# --- several decoders, by name; the first gives the headline figures -------------------------------------------------
+# --- several decoders, by name; the first gives the headline metrics -------------------------------------------------
 
 
 def add_by_decoder(a: Mapping[str, EvalSums], b: Mapping[str, EvalSums]) -> dict[str, EvalSums]:
-    """What the same decoders gave on further rows."""
+    """Adds the sums of the same decoders over more rows."""
     assert list(a) == list(b)
     return {name: a[name] + b[name] for name in a}
 
@@ -79,7 +86,7 @@ def headline(sums: Mapping[str, EvalSums]) -> EvalSums:
 
 
 def summarise_by_decoder(sums: Mapping[str, EvalSums], costs: Mapping[str, Cost]) -> dict[str, Any]:
-    """The headline figures, and under `decoders` those of each one with what an answer costs."""
+    """The headline metrics, and under `decoders` those of each decoder with its cost per answer."""
     decoders = {name: summarise(part) | asdict(costs[name]) for name, part in sums.items()}
     return summarise(headline(sums)) | {"decoders": decoders}
 

@@ -6,15 +6,15 @@
   order queries  q_1 .. q_C for each step t                read the same; concatenated -> Q(s_t, .) over the M slots
                                                            (with C = 0, Q comes from the main stream itself)
 
-Two baselines read the same weights in simpler ways: left to right, the main stream itself predicts the next token
-(`predict_all`); and `denoise` lets prompt and response see each other in full, the token query standing in every masked
-slot, so that it is the MASK token.
+Two baselines use the same weights in simpler ways. Left to right, the main stream itself predicts the next token
+(`predict_all`). In `denoise`, prompt and response see each other in full, and the token query serves as the MASK token:
+it replaces the embedding of every masked slot.
 
-All streams use the same weights. Position table: 0..N for prompt and SEP, N+1+j for response slot j. Step t's state s_t
-is (prompt, y_rho_1 .. y_rho_{t-1}), in generation order a prefix: masks are the same for every row of a batch.
+All streams share the weights. Position table: 0..N for prompt and SEP, N+1+j for response slot j. The state s_t of step
+t is (prompt, y_rho_1 .. y_rho_{t-1}), a prefix in generation order, so masks are the same for every row of a batch.
 
-Every parameter is a view into one flat float32 buffer, matrices first. So weights are published, loaded, clipped and
-optimised as one or two arrays instead of dozens.
+Every parameter is a view into one flat float32 buffer, matrices first, so weights are published, loaded, clipped and
+optimized as one or two arrays instead of dozens.
 """
 
 import math
@@ -36,7 +36,7 @@ ALIGNMENT = 16  # floats; each parameter starts on a cache line of the flat buff
 class Cache:
     """Keys and values of the main stream, layer by layer, in buffers that are written in place.
 
-    There is room for M further entries behind the main stream: the branches of `Model.branch_order_logits`.
+    They have room for M more entries after the main stream: the branches of `Model.branch_order_logits`.
     """
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
@@ -44,7 +44,7 @@ class Cache:
         self.length = 0  # entries that all layers hold
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes new entries of one layer; returns all of that layer, old and new. The caller moves `length` on."""
+        """Writes new entries of one layer; returns all entries of that layer. The caller advances `length`."""
         end = self.length + k.shape[2]
         self.k[layer, :, :, self.length : end] = k
         self.v[layer, :, :, self.length : end] = v
@@ -59,7 +59,7 @@ class Attention(nn.Module):
         self.c_proj = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
-        """x (B, S, D): the first `new` rows write keys and values, the rows from `start` on read them."""
+        """x (B, S, D): the first `new` positions write keys and values, those from `start` on read them."""
         D = self.width
         weight, bias = self.c_attn.weight, self.c_attn.bias
         q = self._split(F.linear(x[:, start:], weight[:D], bias[:D]))  # (B, H, S - start, D/H)
@@ -91,10 +91,10 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class Streams:
-    """What a training forward gives: logits of the K queries and of the order, for each step."""
+    """The output of a training forward: logits of the K token queries and of the order, for each step."""
 
     tokens: Tensor  # (B, M, K, V)
-    order: Tensor  # (B, M, M): logits z of Q(s_t, slot); filled slots are not masked here
+    order: Tensor  # (B, M, M): logits z of Q(s_t, slot); filled slots are not masked out
 
 
 class Model(nn.Module):
@@ -102,7 +102,7 @@ class Model(nn.Module):
         super().__init__()
         self.config, self.shape, self.C = config, shape, order_queries
         D = config.width
-        self.wte = nn.Embedding(shape.V + 1, D)  # the vocabulary, and SEP
+        self.wte = nn.Embedding(shape.V + 1, D)  # the vocabulary and SEP
         self.wpe = nn.Embedding(shape.N + 1 + shape.M, D)
         self.token_query = nn.Parameter(torch.empty(D))
         self.order_query = nn.Parameter(torch.empty(order_queries, D)) if order_queries else None
@@ -116,8 +116,8 @@ class Model(nn.Module):
     # --- the flat buffer ---------------------------------------------------------------------------------------------
 
     def _make_flat(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Tensor, int]:
-        """Lays all parameters into one buffer, those with weight decay first; returns it and where they end."""
-        # The learned queries are vectors, several of them stacked or not.
+        """Lays out all parameters in one buffer, those with weight decay first; returns it and where those end."""
+        # The learned queries are vectors, even if several are stacked into a matrix.
         decays = {name: p.dim() >= 2 and name != "order_query" for name, p in self.named_parameters()}
         named = sorted(self.named_parameters(), key=lambda item: not decays[item[0]])
         offsets, end, decayed = [], 0, 0
@@ -131,32 +131,32 @@ class Model(nn.Module):
         return flat, decayed
 
     def share_gradients(self) -> Tensor:
-        """Gives every parameter a gradient that is a view into one flat buffer, laid out as `flat`; returns it."""
+        """Gives every parameter a gradient that is a view into one flat buffer, laid out like `flat`; returns it."""
         flat = torch.zeros_like(self.flat)
         for _, parameter, start in self._laid_out():
             parameter.grad = flat[start : start + parameter.numel()].view(parameter.shape)
         return flat
 
     def move(self, device: str, dtype: torch.dtype = torch.float32) -> "Model":
-        """Moves the flat buffer and its views together; `nn.Module.to` would tear them apart."""
+        """Moves the flat buffer and its views together; `nn.Module.to` would separate them."""
         before = self.flat
         self.flat, self.decayed = self._make_flat(device, dtype)
         self.flat.copy_(before)
         return self
 
     def weights(self) -> np.ndarray:
-        """A copy of all weights as one float32 array: what is published."""
+        """A copy of all weights as one float32 array, for publishing."""
         return self.flat.detach().cpu().numpy().copy()
 
     def load(self, weights: np.ndarray) -> None:
-        """Copies published weights in. Never keeps a reference: the array may be shared and read-only."""
+        """Copies published weights into the model. Keeps no reference: the array may be shared and read-only."""
         if self.flat.device.type == "cpu":
             np.copyto(self.flat.numpy(), weights)
         else:
             self.flat.copy_(torch.tensor(weights))
 
     def named_weights(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """The parameters in a published array, by name."""
+        """The parameters in a flat array of weights, by name."""
         return {name: weights[start : start + p.numel()].reshape(p.shape) for name, p, start in self._laid_out()}
 
     def flat_weights(self, named: dict[str, np.ndarray]) -> np.ndarray:
@@ -167,12 +167,12 @@ class Model(nn.Module):
         return weights
 
     def _laid_out(self) -> Iterator[tuple[str, nn.Parameter, int]]:
-        """Every parameter with its name and where it starts in the flat buffer."""
+        """Every parameter with its name and its offset in the flat buffer."""
         for name, parameter in self.named_parameters():
             yield name, parameter, (parameter.data_ptr() - self.flat.data_ptr()) // self.flat.element_size()
 
     def initialise(self, seed: int) -> None:
-        """GPT-2's initialisation, v_0: normal, residual projections scaled by depth, biases 0, norms 1."""
+        """Sets v_0, GPT-2's initialization: normal, residual projections scaled by depth, biases 0, norms 1."""
         residual = self.config.deviation / math.sqrt(2 * self.config.layers)
         with torch.no_grad():
             for index, (name, parameter) in enumerate(self.named_parameters()):
@@ -196,16 +196,16 @@ class Model(nn.Module):
         return self.wpe(slots + self.shape.N + 1)
 
     def _token(self, tokens: Tensor, slots: Tensor) -> Tensor:
-        """(B,), (B,) -> (B, 1, D): one written token a row."""
+        """(B,), (B,) -> (B, 1, D): one written token per row."""
         return (self.wte(tokens) + self._slots(slots))[:, None]
 
     def _order_queries(self, rows: int, steps: int) -> Tensor:
-        """(rows, steps * C, D): the C vectors for each step, steps outermost."""
+        """(rows, steps * C, D): the C query vectors, repeated for each step."""
         assert self.order_query is not None
         return self.order_query.repeat(steps, 1).expand(rows, -1, -1)
 
     def _run(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
-        """All blocks. Rows before `start` end in the last one, where only their keys and values still matter."""
+        """Runs all blocks. The last one skips outputs before `start`: only their keys and values are needed."""
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks):
             x = block(
@@ -226,12 +226,12 @@ class Model(nn.Module):
     # --- training ----------------------------------------------------------------------------------------------------
 
     def forward(self, prompts: Tensor, tokens: Tensor, order: Tensor, queries: Tensor) -> Streams:
-        """All streams of whole trajectories, one attention call a layer.
+        """All streams of whole trajectories, with one attention call per layer.
 
         prompts (B, N); tokens (B, M) in generation order, at slots order (B, M); queries (B, M, K) slots.
         """
         (B, M, K), N = queries.shape, self.shape.N
-        L = N + M  # y_rho_M is context for nothing
+        L = N + M  # no step reads y_rho_M
         written = self.wte(tokens[:, :-1]) + self._slots(order[:, :-1])  # (B, M - 1, D)
         streams = [self._prompt(prompts), written, self.token_query + self._slots(queries.flatten(1))]
         if self.C:
@@ -243,7 +243,7 @@ class Model(nn.Module):
         return Streams(token_logits, self._order_logits(ordered if self.C else main))
 
     def predict_all(self, prompts: Tensor, responses: Tensor) -> Tensor:
-        """Left to right: logits (B, M, V) of each response token, read off the main stream at the one before it."""
+        """Left to right: logits (B, M, V) of each response token, from the main stream at the token before it."""
         assert not self.C
         slots = torch.arange(self.shape.M - 1, device=responses.device)
         x = torch.cat([self._prompt(prompts), self.wte(responses[:, :-1]) + self._slots(slots)], dim=1)  # (B, N + M, D)
@@ -251,16 +251,16 @@ class Model(nn.Module):
         return self.token_head(y)
 
     def denoise(self, prompts: Tensor, responses: Tensor, masked: Tensor) -> Tensor:
-        """Logits (B, M, V) at every slot of responses (B, M), of which those in `masked` (B, M) are hidden."""
+        """Logits (B, M, V) at every slot of responses (B, M), with the slots in `masked` (B, M) hidden."""
         N, M = self.shape.N, self.shape.M
         tokens = torch.where(masked[..., None], self.token_query, self.wte(responses))
         x = torch.cat([self._prompt(prompts), tokens + self.wpe.weight[N + 1 :]], dim=1)  # (B, N + 1 + M, D)
         return self.token_head(self._run(x, new=N + 1 + M, start=N + 1, mask=None, cache=None))
 
-    # --- who may look where ------------------------------------------------------------------------------------------
+    # --- attention masks ---------------------------------------------------------------------------------------------
 
     def _mask(self, build: Callable[[int], np.ndarray], K: int, like: Tensor) -> Tensor:
-        """What `build(K)` allows, as a matrix that is added to attention scores: 0 or -inf."""
+        """The matrix to add to attention scores: 0 where `build(K)` is True, else -inf."""
         key = (build.__name__, K, like.dtype, like.device)
         if key not in self._masks:
             allowed = torch.from_numpy(build(K))
@@ -268,22 +268,24 @@ class Model(nn.Module):
         return self._masks[key]
 
     def _prefixes(self) -> np.ndarray:
-        """(M, L): what step t's queries see, the prompt, SEP and y_rho_1 .. y_rho_{t-1}."""
+        """(M, L): what the queries of step t see: the prompt, SEP and y_rho_1 .. y_rho_{t-1}."""
         N, M = self.shape.N, self.shape.M
         return np.arange(N + M) < np.arange(N + 1, N + 1 + M)[:, None]
 
     def _stream_mask(self, K: int) -> np.ndarray:
         """(L + M K + M C, L): the main stream, the token queries, the order queries."""
         N, prefixes = self.shape.N, self._prefixes()
-        prompt = np.repeat(prefixes[:1], N, axis=0)  # x_1 .. x_N; SEP and the response see just what their step sees
+        prompt = np.repeat(
+            prefixes[:1], N, axis=0
+        )  # x_1 .. x_N; SEP and the response see what the queries of their step see
         return np.concatenate([prompt, prefixes, self._query_mask(K), prefixes.repeat(self.C, axis=0)])
 
     def _query_mask(self, K: int) -> np.ndarray:
-        """(M K, L): the K token queries of a step see its prefix, and nothing of each other."""
+        """(M K, L): the K token queries of a step see its prefix and not each other."""
         return self._prefixes().repeat(K, axis=0)
 
     def _branch_mask(self, _: int) -> np.ndarray:
-        """Step t's branch token and its order queries see step t's prefix and that branch token."""
+        """(M + M C, L + M): the branch token of step t and its order queries see the prefix of step t and the token."""
         M = self.shape.M
         own = np.concatenate([self._prefixes(), np.eye(M, dtype=bool)], axis=1)  # (M, L + M)
         return np.concatenate([own, own.repeat(self.C, axis=0)])
@@ -301,7 +303,7 @@ class Model(nn.Module):
         return self._next_order(self._advance(self._prompt(prompts), cache))
 
     def step(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
-        """Writes one token a row (B,) at its slot (B,); returns the order logits of the state that follows (B, M)."""
+        """Writes one token per row (B,) at its slot (B,); returns the order logits of the next state (B, M)."""
         return self._next_order(self._advance(self._token(tokens, slots), cache))
 
     def predict_first(self, prompts: Tensor, cache: Cache) -> Tensor:
@@ -309,13 +311,13 @@ class Model(nn.Module):
         return self.token_head(self._advance(self._prompt(prompts), cache)[:, 0])
 
     def predict_next(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
-        """Left to right: writes one token a row (B,) at its slot (B,); returns logits (B, V) of the one behind it."""
+        """Left to right: writes one token per row (B,) at its slot (B,); returns logits (B, V) of the next token."""
         return self.token_head(self._advance(self._token(tokens, slots), cache)[:, 0])
 
     def _advance(self, x: Tensor, cache: Cache) -> Tensor:
-        """(B, 1 + C, D): what the newest token and the order queries read.
+        """Writes x (B, S, D) to the cache; returns the outputs (B, 1 + C, D) of its last token and the order queries.
 
-        Everything in x and the cache may be seen by every row, so no mask is needed.
+        Each of them may see all of x and the cache, so no mask is needed.
         """
         new = x.shape[1]
         if self.C:
@@ -327,7 +329,7 @@ class Model(nn.Module):
         return self._order_logits(y[:, 1:] if self.C else y)[:, 0]
 
     def ask(self, slots: Tensor, cache: Cache) -> Tensor:
-        """Token logits (B, V) for one slot a row (B,), given all that the cache holds."""
+        """Token logits (B, V) for one slot per row (B,), given everything in the cache."""
         y = self._run((self.token_query + self._slots(slots))[:, None], new=0, start=0, mask=None, cache=cache)
         return self.token_head(y[:, 0])
 
@@ -340,9 +342,9 @@ class Model(nn.Module):
         return self.token_head(y).unflatten(1, (M, K))
 
     def branch_order_logits(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
-        """Order logits (B, M, M) of the states s_t + token, one branch a step: tokens and slots (B, M).
+        """Order logits (B, M, M) of the states s_t + token, one branch per step: tokens and slots (B, M).
 
-        A branch token is appended to step t's prefix, sees that prefix and itself, and is forgotten afterwards.
+        A branch token follows the prefix of step t, sees that prefix and itself, and is then dropped from the cache.
         """
         assert cache.length == self.shape.N + self.shape.M
         M = self.shape.M

@@ -1,7 +1,7 @@
-"""What a run is: the settings that decide its result, kept in `run.json` of its folder from the first start on.
+"""What a run is: the settings that decide its result, kept in run.json of its folder from the first start on.
 
-Whoever comes back to the folder must bring the same identity; where the run is computed may change. Values that were
-`auto` are decided at the first start and kept.
+A resumed run must have the same identity; its placement may change. Values that were `auto` are decided at the first
+start and kept.
 """
 
 import hashlib
@@ -10,18 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyarrow import fs
-
 from data.shards import Dataset
 from data.tasks import Task
-from recor_dist.core.config import Config, Mistake, digest, flatten
-from recor_dist.core.files import exists, join, open_folder, read_json, write_json
-
-FILE = "run.json"
+from recor_dist.core.config import Config, digest, flatten
+from recor_dist.core.files import join
+from recor_dist.core.setting import Mistake
+from recor_dist.record.run_folder import RUN, RunFolder
 
 
 def identity_of(config: Config, task: Task) -> dict[str, Any]:
-    """All that decides the result, by name; of the data, what its rows are a pure function of."""
+    """Everything that decides the result, by name; for the data, what its rows are a pure function of."""
     return {**flatten(config, identity_only=True), "data": digest(task.spec)}
 
 
@@ -31,33 +29,31 @@ def default_out(config: Config, task: Task) -> str:
     return join("runs", f"{name}-{digest(identity_of(config, task))[:8]}")
 
 
-def read_about(out: fs.SubTreeFileSystem) -> dict[str, Any] | None:
-    """The content of run.json; None where no run was begun."""
-    try:
-        return read_json(out, FILE)
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        raise Mistake(f"{out.base_path}{FILE}: is damaged; choose another out, or put back the file") from None
+def scale_of_run(out: str) -> str | None:
+    """The scale that the run in a folder was started with; None if the folder holds no run."""
+    run = RunFolder.open(out).read_run()
+    return run["settings"]["scale"] if run else None
 
 
 def keep_earlier_choices(config: Config) -> None:
-    """In an explicit `out` that holds a run, `auto` means what it meant at its first start."""
-    about = read_about(open_folder(config.out)) if config.out else None
+    """In an explicit `out` that holds a run, `auto` means what it meant at the run's first start."""
+    about = RunFolder.open(config.out).read_run() if config.out else None
     for key in ("device", "precision"):
         if about and getattr(config, key) == "auto":
             setattr(config, key, about["settings"][key])
 
 
-def open_run(config: Config, task: Task, out: fs.SubTreeFileSystem) -> dict[str, Any]:
-    """The content of run.json, written at the first start; another identity is refused with the keys that differ."""
-    identity, about = identity_of(config, task), read_about(out)
+def open_run(config: Config, task: Task, folder: RunFolder) -> dict[str, Any]:
+    """The content of run.json, written at the first start. Refuses a different identity and names the keys."""
+    identity, about = identity_of(config, task), folder.read_run()
     if about:
         if differing := _differences(about["identity"], identity):
             raise Mistake(f"out={config.out}: holds a run with other settings: {differing}; choose another out")
         return about
-    if exists(out, "checkpoints") or exists(out, "result.json"):
-        raise Mistake(f"out={config.out}: holds checkpoints or a result, but not the {FILE} that says of what run")
+    if folder.has_checkpoints() or folder.has_result():
+        raise Mistake(
+            f"out={config.out}: holds checkpoints or a result, but no {RUN}; restore it, or choose another out"
+        )
     about = {
         "settings": flatten(config),
         "identity": identity,
@@ -65,59 +61,60 @@ def open_run(config: Config, task: Task, out: fs.SubTreeFileSystem) -> dict[str,
         "shape": {"N": task.N, "M": task.M, "V": len(task.vocabulary.tokens)},
         "vocabulary": list(task.vocabulary.tokens),
     }
-    write_json(out, FILE, about)
+    folder.write_run(about)
     return about
 
 
-def check_data(config: Config, data: Dataset, about: dict[str, Any], out: fs.SubTreeFileSystem) -> None:
-    """Rows made by another numpy may differ although their settings do not: the manifest's checksum tells."""
+def check_data(config: Config, data: Dataset, about: dict[str, Any], folder: RunFolder) -> None:
+    """Refuses other rows than the run was started with. The same settings may give other rows with another version of
+    numpy; the checksum in the manifest shows it."""
     checksum = data.manifest.checksum
     if "data" not in about:
         about["data"] = checksum
-        write_json(out, FILE, about)
+        folder.write_run(about)
     if about["data"] != checksum:
-        raise Mistake(f"out={config.out}: was begun with other rows than {data.uri} holds; choose another out")
+        raise Mistake(f"out={config.out}: was started with other rows than those in {data.uri}; choose another out")
 
 
 def check_machine(
-    config: Config, about: dict[str, Any], out: fs.SubTreeFileSystem, machine: dict[str, str | int]
+    config: Config, about: dict[str, Any], folder: RunFolder, machine: dict[str, str | int]
 ) -> dict[str, str | int]:
-    """Keeps the fingerprint of whoever computes first, and returns it. Refuses to go on where other bits would come
-    out, unless the user allows it; then the run says so for good."""
+    """Keeps the fingerprint of the first machine that computes, and returns it. Refuses a machine that would give other
+    bits, unless the user allows it; then the run is marked as not reproducible for good."""
     if "machine" not in about:
         about["machine"] = machine
-        write_json(out, FILE, about)
+        folder.write_run(about)
     differing = _differences(about["machine"], machine)
     if not differing:
         return about["machine"]
     if not config.allow_mixed:
         raise Mistake(
-            f"out={config.out}: was begun on another kind of machine: {differing}; "
-            "allow_mixed=true goes on, and marks the run reproducible=false"
+            f"out={config.out}: was started on another kind of machine: {differing}; "
+            "allow_mixed=true resumes anyway, and marks the run reproducible=false"
         )
     about["reproducible"] = False
-    write_json(out, FILE, about)
+    folder.write_run(about)
     return about["machine"]
 
 
-def mark(about: dict[str, Any], out: fs.SubTreeFileSystem, status: str, error: str | None = None) -> None:
-    """Says in run.json how the run stands."""
+def write_status(about: dict[str, Any], folder: RunFolder, status: str, error: str | None = None) -> None:
+    """Writes the run's status into run.json: running, finished, stopped, or failed with an error."""
     about["status"] = status
     about.pop("error", None)
     if error is not None:
         about["error"] = error
-    write_json(out, FILE, about)
+    folder.write_run(about)
 
 
 def note_start(config: Config, about: dict[str, Any]) -> None:
-    """Notes with what engine this start computes, and by which code; other code may have begun the run."""
+    """Notes the engine of this start, and its code version if the run has not been computed with it before."""
     about["engine"] = config.engine
     if (code := code_version()) not in about.setdefault("code", []):
         about["code"].append(code)
 
 
 def code_version() -> dict[str, str]:
-    """`git_commit` where this project lies in a repository of its own; `source_sha256` where not, or it was changed."""
+    """`git_commit` if this project is in its own repository; `source_sha256` if not, or if there are local changes."""
     packages = ("recor_dist", "actors", "learner", "data")
     root = Path(__file__).parents[2]
     version = {}

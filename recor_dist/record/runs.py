@@ -1,6 +1,6 @@
-"""Recorded runs, read back: from their folders, or from MLflow. Both give the same `Run`.
+"""Recorded runs, read from their folders or from MLflow. Both give the same `Run`.
 
-Runs of equal identity end in the same weights, so a run that is found twice counts once.
+Runs with the same identity end in the same weights, so a run that is found twice counts once.
 """
 
 import logging
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pyarrow import fs
-
-from recor_dist.core.config import Config, Mistake, digest, flatten, unflatten
-from recor_dist.core.files import exists, join, open_folder, read_bytes, read_json
-from recor_dist.record import journal
-from recor_dist.track import prepare_mlflow
+import data.tasks  # noqa: F401, because `unflatten` needs the tasks' settings, which this table registers
+from recor_dist.core.config import Config, digest, flatten, unflatten
+from recor_dist.core.setting import Mistake
+from recor_dist.record.delivery import prepare_mlflow
+from recor_dist.record.journal import read_metrics
+from recor_dist.record.run_folder import RunFolder, find_runs
 
 log = logging.getLogger(__name__)
 
@@ -24,16 +24,16 @@ TEST = "eval/test/"
 
 @dataclass(frozen=True)
 class Run:
-    """What a run was, and what came out."""
+    """The settings and the outcome of a run."""
 
     place: str  # its folder, or runs:/ID
     settings: dict[str, Any]  # by dotted name
     data: str | None  # checksum of its rows
     status: str  # finished, running, stopped, failed, ...
-    decoders: dict[str, dict[str, float]]  # figures of the test, by decoder; empty until it is finished
+    decoders: dict[str, dict[str, float]]  # test figures by decoder; empty until the run is finished
     validation: list[tuple[int, float]]  # (step, exact match)
-    steps: int  # that are recorded
-    weights: str | None = None  # SHA-256 of the last ones
+    steps: int  # recorded so far
+    weights: str | None = None  # SHA-256 of the final weights
     reproducible: bool = True
 
     @cached_property
@@ -42,7 +42,7 @@ class Run:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """All that decides the result. A setting that this version does not know may, so it counts."""
+        """Everything that decides the result. A setting that this version does not know might, so it is included."""
         unknown = {k: _text(value) for k, value in self.settings.items() if k not in flatten(self.config)}
         return {**unknown, **flatten(self.config, identity_only=True), "rows": self.data}
 
@@ -52,12 +52,12 @@ class Run:
 
 
 def _text(value: Any) -> str:
-    """As MLflow has it."""
+    """A value as MLflow stores it."""
     return "null" if value is None else str(value)
 
 
-def once(runs: Iterable[Run]) -> list[Run]:
-    """The runs without those that are another one again; a finished one stands for an unfinished one."""
+def deduplicate(runs: Iterable[Run]) -> list[Run]:
+    """One run per identity; a finished one is preferred to an unfinished one."""
     kept: dict[str, Run] = {}
     for run in runs:
         key = digest(run.identity)
@@ -65,7 +65,7 @@ def once(runs: Iterable[Run]) -> list[Run]:
         if before is None or (run.finished and not before.finished):
             kept[key] = run
         elif before.weights and run.weights and before.weights != run.weights:
-            log.warning("%s and %s: same settings, other weights; the second is left out", before.place, run.place)
+            log.warning("%s and %s: same settings but different weights; skipping the second", before.place, run.place)
     return list(kept.values())
 
 
@@ -73,36 +73,30 @@ def once(runs: Iterable[Run]) -> list[Run]:
 
 
 def read_folder(uri: str) -> Iterator[Run]:
-    """The run in a folder, or the runs in the folders below it."""
-    folder = open_folder(uri)
-    if exists(folder, "run.json"):
-        found = [""]
-    else:
-        inside = folder.get_file_info(fs.FileSelector("", allow_not_found=True))
-        found = sorted(info.path for info in inside if exists(folder, f"{info.path}/run.json"))
+    """The run in a folder, or the runs in the folders directly below it."""
+    found = find_runs(uri)
     if not found:
-        raise Mistake(f"runs={uri}: holds no runs; give a run's folder, or one that holds such folders")
-    for name in found:
-        place = join(uri, name) if name else uri
+        raise Mistake(f"runs={uri}: holds no runs; give a run's folder, or one that contains such folders")
+    for folder in found:
         try:
-            run = read_run(place)
+            run = read_run(folder.uri)
             assert run.identity
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("%s: cannot be read as a run (%s: %s); left out", place, type(error).__name__, error)
+            _warn_of_unreadable(folder.uri, error)
         else:
             yield run
 
 
 def read_run(place: str) -> Run:
-    out = open_folder(place)
-    about = read_json(out, "run.json")
+    folder = RunFolder.open(place)
+    about = folder.require_run()
     settings = about["settings"]
     known = flatten(unflatten(settings)).keys() | about.get("identity", settings).keys()
-    result = _json(out, "result.json")
-    records = read_metrics(out)
+    result = folder.read_result()
+    records = read_metrics(folder)
     return Run(
         place=place,
-        settings={key: value for key, value in settings.items() if key in known},  # run.json tells what decides
+        settings={key: value for key, value in settings.items() if key in known},  # run.json says which ones decide
         data=about.get("data"),
         status="finished" if result else about.get("status", "unknown"),
         decoders=_decoders(settings, result["test"]) if result else {},
@@ -114,31 +108,21 @@ def read_run(place: str) -> Run:
 
 
 def _decoders(settings: dict[str, Any], test: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Figures by decoder; before there were several, they stood by themselves."""
+    """Figures by decoder. Old results have the figures of one decoder, without its name."""
     return test.get("decoders") or {settings["method.name"]: test}
 
 
-def read_metrics(out: fs.SubTreeFileSystem) -> list[dict[str, float]]:
-    """The journal of a run; nothing where there is none."""
-    content = read_bytes(out, journal.FILE) if exists(out, journal.FILE) else b""
-    return journal.read_records(content.splitlines(keepends=True))
-
-
-def _json(out: fs.SubTreeFileSystem, name: str) -> dict[str, Any] | None:
-    """None for a file that is missing or half-written."""
-    try:
-        return read_json(out, name)
-    except (FileNotFoundError, ValueError):
-        return None
+def _warn_of_unreadable(place: str, error: Exception) -> None:
+    log.warning("%s: cannot be read as a run (%s: %s); skipped", place, type(error).__name__, error)
 
 
 # --- MLflow ----------------------------------------------------------------------------------------------------------
 
 
 def read_mlflow(uri: str) -> Iterator[Run]:
-    """The runs that MLflow keeps at a tracking URI; runs of others, and parents of sweeps, are passed over."""
+    """The runs that MLflow has at a tracking URI, without those of other projects and the parents of sweeps."""
     prepare_mlflow()
-    from mlflow import MlflowClient  # here, as it takes seconds to import
+    from mlflow import MlflowClient  # here, because it takes seconds to import
     from mlflow.exceptions import MlflowException
 
     client = MlflowClient(uri)
@@ -165,9 +149,7 @@ def _runs_of(client: Any, experiment: str) -> Iterator[Run]:
                 try:
                     assert run.identity
                 except (ValueError, KeyError, TypeError) as error:
-                    log.warning(
-                        "%s: cannot be read as a run (%s: %s); left out", run.place, type(error).__name__, error
-                    )
+                    _warn_of_unreadable(run.place, error)
                 else:
                     yield run
         token = page.token

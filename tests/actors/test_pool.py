@@ -14,7 +14,7 @@ PATIENCE = 10.0
 
 
 class World(RuleBasedStateMachine):
-    """A cluster that does to the pool whatever a cluster can do, and watches what comes of it."""
+    """Does to the pool whatever a cluster can do, and checks the pool's reaction."""
 
     @initialize(
         steps=st.integers(1, 5),
@@ -27,11 +27,11 @@ class World(RuleBasedStateMachine):
         self.pool = Pool(steps, groups, lag, PATIENCE, ahead, whole)
         self.now = 0.0
         self.born = 0
-        self.working: dict[str, list[Work]] = {}  # what living actors have to compute, one after the other
-        self.zombies: list[tuple[str, Work]] = []  # dropped actors whose answer may still come
-        self.learning: list[Learn] = []  # what the learner has in hand
-        self.stored: set[Ticket] = set()  # batches that the learner can have
-        self.consumed: list[list[Ticket]] = [[]]  # a list for each life of the learner
+        self.working: dict[str, list[Work]] = {}  # the queues of living actors
+        self.zombies: list[tuple[str, Work]] = []  # dropped actors whose results may still arrive
+        self.learning: list[Learn] = []  # parts that the learner has in hand
+        self.stored: set[Ticket] = set()  # batches in the object store
+        self.consumed: list[list[Ticket]] = [[]]  # one list per life of the learner
         self.version = 0  # the newest weights
         self.checkpoint = 0
         self.gave_up = False
@@ -51,20 +51,22 @@ class World(RuleBasedStateMachine):
                 idle = {actor for actor in self.pool.actors if not self.working.get(actor)} - failed_on
                 assert not queue or not idle, "idle actors come first"
                 if isinstance(command.ticket, EvalTicket) or not self.pool.ahead:
-                    assert command.ticket.version <= self.version, "its weights are published"
+                    assert command.ticket.version <= self.version, "its weights must be published"
                 if isinstance(command.ticket, Ticket):
                     window = self.pool.lag + self.pool.ahead
                     assert command.ticket.version == max(0, command.ticket.step - self.pool.lag)
-                    assert self.version <= command.ticket.step <= self.version + window, "the window is kept"
+                    assert self.version <= command.ticket.step <= self.version + window, "must be within the window"
                 else:
                     assert command.ticket not in self.answered
-                assert command.ticket not in chain(*self.working.values()), "nothing is under way twice"
+                assert command.ticket not in chain(*self.working.values()), "no ticket is in flight twice"
                 queue.append(command.ticket)
             elif isinstance(command, Learn):
                 assert len(self.learning) < QUEUE
-                assert self.part(command) and self.stored.issuperset(self.part(command)), "its batches are there"
+                assert self.part(command) and self.stored.issuperset(self.part(command)), "its batches must exist"
                 assert not self.pool.whole or len(self.part(command)) == self.pool.groups
-                assert command.end == self.pool.groups or command.step == self.version, "a part only to one that waits"
+                assert command.end == self.pool.groups or command.step == self.version, (
+                    "a part of a step only if the learner waits"
+                )
                 self.learning.append(command)
             elif isinstance(command, Drop):
                 self.zombies += [(command.actor, ticket) for ticket in self.working.pop(command.actor)]
@@ -84,7 +86,7 @@ class World(RuleBasedStateMachine):
         return self.pool.tickets(command.step)[command.first : command.end]
 
     def spared(self, actor: str) -> bool:
-        """A ticket that kills everybody is tested apart."""
+        """True if the death of this actor would not make the pool give up; that case has a test below."""
         queue = self.working.get(actor)
         return not queue or len(self.pool.deaths.get(queue[0], [])) < DEATHS - 1
 
@@ -111,11 +113,13 @@ class World(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pool.actors)
     @rule(data=st.data())
-    def an_actor_makes_room_for_the_learner(self, data: st.DataObject) -> None:
+    def an_actor_is_sent_away(self, data: st.DataObject) -> None:
         actor = data.draw(st.sampled_from(sorted(self.pool.actors)))
         deaths = {ticket: len(others) for ticket, others in self.pool.deaths.items()}
         assert set(self.pool.sent_away(actor)) <= set(self.working.pop(actor, []))
-        assert deaths == {ticket: len(others) for ticket, others in self.pool.deaths.items()}, "by no fault of a ticket"
+        assert deaths == {ticket: len(others) for ticket, others in self.pool.deaths.items()}, (
+            "not counted against a ticket"
+        )
         self.obey()
 
     @precondition(lambda self: self.busy())
@@ -127,14 +131,14 @@ class World(RuleBasedStateMachine):
 
     @precondition(lambda self: self.busy())
     @rule(data=st.data())
-    def the_weights_of_a_ticket_cannot_be_had(self, data: st.DataObject) -> None:
+    def the_weights_of_a_ticket_are_unavailable(self, data: st.DataObject) -> None:
         actor = data.draw(st.sampled_from(self.busy()))
         self.pool.refused(actor, self.working[actor].pop(0))
         self.obey()
 
     @rule(tickets=st.integers(1, 3), newest=st.booleans())
-    def an_evaluation_is_asked_for(self, tickets: int, newest: bool) -> None:
-        """Of the newest weights, or of some that a rewound learner will publish again."""
+    def an_evaluation_is_requested(self, tickets: int, newest: bool) -> None:
+        """Of the newest weights, or of weights that a rewound learner will publish again."""
         version = self.version if newest else min(self.version + 1, self.pool.steps)
         new = [EvalTicket(version, "val", len(self.asked) + index) for index in range(tickets)]
         self.asked += new
@@ -147,7 +151,7 @@ class World(RuleBasedStateMachine):
         actor = data.draw(st.sampled_from(self.busy()))
         ticket = self.working[actor].pop(0)
         before = len(self.pool.failures.get(ticket, []))
-        if before < TRIES - 1:  # a real bug is tested apart
+        if before < TRIES - 1:  # giving up has a test below
             self.pool.failed(actor, ticket, "error")
         else:
             self.finish(actor, ticket)
@@ -156,13 +160,13 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: all(self.spared(actor) for actor in self.working))
     @rule(seconds=st.floats(0.1, 15.0))
     def time_passes(self, seconds: float) -> None:
-        """Actors that are at work longer than they may are hung."""
+        """Actors past their deadline count as hung."""
         self.now += seconds
         self.obey()
 
     @precondition(lambda self: self.zombies)
     @rule(data=st.data())
-    def a_late_answer_comes(self, data: st.DataObject) -> None:
+    def a_late_result_arrives(self, data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(self.zombies) - 1))
         self.finish(*self.zombies.pop(place))
         self.obey()
@@ -202,16 +206,16 @@ class World(RuleBasedStateMachine):
         for life in getattr(self, "consumed", []):
             places = [ticket.step * self.pool.groups + ticket.group for ticket in life]
             assert places == list(range(places[0], places[0] + len(places))) if places else True
-            assert not places or places[0] % self.pool.groups == 0, "a life begins with a step"
+            assert not places or places[0] % self.pool.groups == 0, "a life begins at the start of a step"
 
     @invariant()
-    def nothing_is_kept_that_was_consumed_and_nothing_is_given_up(self) -> None:
+    def no_consumed_ticket_is_kept_and_nothing_is_given_up(self) -> None:
         if hasattr(self, "pool"):
             assert not self.gave_up
             assert all(ticket.step >= self.version for ticket in self.pool.finished)
 
     def teardown(self) -> None:
-        """From any state, a cluster that behaves from now on brings the run to its end: there is no dead end."""
+        """From any state, the run finishes if nothing fails from now on: there is no deadlock."""
         if not hasattr(self, "pool"):
             return
         if not self.pool.actors:
@@ -225,17 +229,17 @@ class World(RuleBasedStateMachine):
             elif busy := self.busy():
                 self.finish(busy[0], self.working[busy[0]].pop(0))
             else:
-                raise AssertionError("nothing can happen")
+                raise AssertionError("deadlock")
         assert self.version == self.pool.steps
-        assert sorted(self.answered, key=str) == sorted(self.asked, key=str), "each evaluation ticket once"
+        assert sorted(self.answered, key=str) == sorted(self.asked, key=str), "each evaluation ticket is answered once"
 
 
 World.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-test_the_pool_keeps_its_promises_in_any_world = World.TestCase
+test_the_pool_keeps_its_invariants_whatever_happens = World.TestCase
 
 
 def issued(pool: Pool, now: float = 0.0) -> dict[str, Work]:
-    """The first ticket that each actor gets in a decision."""
+    """The first ticket that a decision issues to each actor."""
     return {c.actor: c.ticket for c in reversed(pool.decide(now)) if isinstance(c, Issue)}
 
 
@@ -260,7 +264,7 @@ def test_a_ticket_that_always_raises_is_given_up_after_three_tries_on_different_
     assert pool.decide(0.0) == [GiveUp(ticket, tuple((actor, f"error {i}") for i, actor in enumerate(tried)))]
 
 
-def test_a_ticket_that_takes_every_actor_down_is_given_up() -> None:
+def test_a_ticket_that_kills_every_actor_is_given_up() -> None:
     pool = Pool(steps=2, groups=1, lag=0, patience=PATIENCE)
     for number in range(DEATHS):
         assert not [c for c in pool.decide(0.0) if isinstance(c, GiveUp)]
@@ -270,7 +274,7 @@ def test_a_ticket_that_takes_every_actor_down_is_given_up() -> None:
     assert pool.decide(0.0) == [GiveUp(ticket, tuple((f"a{number}", "out of memory") for number in range(DEATHS)))]
 
 
-def test_actors_that_die_idle_are_held_against_no_ticket() -> None:
+def test_the_death_of_an_idle_actor_is_not_counted_against_a_ticket() -> None:
     pool = Pool(steps=2, groups=1, lag=0, patience=PATIENCE)
     for number in range(2 * DEATHS):
         pool.joined(f"a{number}")
@@ -282,7 +286,7 @@ def test_actors_that_die_idle_are_held_against_no_ticket() -> None:
     assert pool.reissued == 0
 
 
-def test_evaluation_never_holds_up_the_step_that_the_learner_waits_for_but_comes_before_running_ahead() -> None:
+def test_evaluation_never_delays_the_step_the_learner_waits_for_but_precedes_later_steps() -> None:
     pool = Pool(steps=9, groups=1, lag=1, patience=PATIENCE)
     for name in "abc":
         pool.joined(name)
@@ -299,7 +303,7 @@ def test_evaluations_that_fall_behind_go_first() -> None:
 
 
 @pytest.mark.parametrize("rewound_to", [0, 2])
-def test_an_evaluation_waits_for_weights_that_a_new_learner_has_yet_to_publish(rewound_to: int) -> None:
+def test_an_evaluation_waits_for_weights_that_a_restarted_learner_has_yet_to_publish(rewound_to: int) -> None:
     pool = Pool(steps=3, groups=1, lag=0, patience=PATIENCE, learned=3)
     pool.evaluate([EvalTicket(3, "val", 0)])
     pool.rewound(rewound_to)
@@ -313,9 +317,9 @@ def test_a_failed_ticket_goes_to_another_actor_while_there_is_one() -> None:
     pool.joined("b")
     work = issued(pool)
     pool.failed("a", work["a"], "error")
-    assert issued(pool) == {"b": work["a"]}, "a is idle, but b is to try it next"
+    assert issued(pool) == {"b": work["a"]}, "a is idle, but b must try it next"
     assert pool.lost("b") == [work["b"], work["a"]]
-    assert pool.deaths == {work["b"]: [("b", "")]}, "only what was at work can have killed it"
+    assert pool.deaths == {work["b"]: [("b", "")]}, "only the ticket in progress can have killed it"
     assert issued(pool) == {"a": work["a"]}, "there is no other actor left"
 
 
@@ -331,7 +335,7 @@ def test_the_learner_takes_the_first_tickets_of_a_step_while_the_last_are_rolled
     pool.completed("a", second)
     assert Learn(0, 1, 3) in pool.decide(0.0)
     pool.completed("a", fourth)
-    assert pool.decide(0.0) == [], "it has enough in hand"
+    assert pool.decide(0.0) == [], "the learner has enough in hand"
     pool.took()
     assert pool.decide(0.0) == [Learn(0, 3, 4)]
     pool.took()
@@ -340,7 +344,7 @@ def test_the_learner_takes_the_first_tickets_of_a_step_while_the_last_are_rolled
     assert pool.learned == 1
 
 
-def test_a_learner_that_looks_at_a_step_as_a_whole_gets_it_at_once() -> None:
+def test_a_learner_with_statistics_gets_a_whole_step_at_once() -> None:
     pool = Pool(steps=2, groups=2, lag=0, patience=PATIENCE, whole=True)
     pool.joined("a")
     pool.decide(0.0)
@@ -350,14 +354,14 @@ def test_a_learner_that_looks_at_a_step_as_a_whole_gets_it_at_once() -> None:
     assert pool.decide(0.0) == [Learn(0, 0, 2)]
 
 
-def test_the_next_ticket_waits_with_the_actor_that_has_been_at_work_the_longest() -> None:
+def test_the_next_ticket_is_queued_at_the_actor_that_has_been_working_longest() -> None:
     pool = Pool(steps=1, groups=3, lag=0, patience=PATIENCE)
     pool.joined("a")
     pool.decide(0.0)
     pool.joined("b")
     first, second, third = pool.tickets(0)
     pool.completed("a", first)
-    assert pool.decide(1.0) == [Issue(third, "b"), Learn(0, 0, 1)], "a is at the second"
+    assert pool.decide(1.0) == [Issue(third, "b"), Learn(0, 0, 1)], "a works on the second"
     pool = Pool(steps=1, groups=4, lag=0, patience=PATIENCE)
     pool.actors = {"late": [], "early": []}
     first, second, third, fourth = pool.tickets(0)
@@ -366,7 +370,7 @@ def test_the_next_ticket_waits_with_the_actor_that_has_been_at_work_the_longest(
     assert pool.decide(2.0) == [Issue(third, "early"), Issue(fourth, "late")]
 
 
-def test_an_actor_has_its_next_ticket_before_it_asks_and_its_time_begins_when_its_turn_comes() -> None:
+def test_an_actor_has_a_ticket_queued_whose_deadline_starts_when_its_turn_comes() -> None:
     pool = Pool(steps=1, groups=3, lag=0, patience=PATIENCE)
     pool.joined("a")
     first, second, third = pool.tickets(0)
@@ -385,5 +389,5 @@ def test_a_hung_actor_is_dropped_and_its_ticket_issued_to_another() -> None:
     assert pool.decide(PATIENCE + 0.1) == [Drop("a", (ticket,))]
     pool.joined("b")
     assert issued(pool, 20.0) == {"b": ticket}
-    assert pool.completed("a", ticket), "a late answer is as good as any"
-    assert not pool.completed("b", ticket), "and the second one is a duplicate"
+    assert pool.completed("a", ticket), "a late result is as good as any"
+    assert not pool.completed("b", ticket), "the second result is a duplicate"

@@ -14,7 +14,7 @@ def test_the_sparse_reward_is_one_from_eta_on() -> None:
     assert sparse_reward(log_p, 0.8).tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
 
 
-def test_q_is_the_logsigmoid_for_the_bce_and_the_logit_else() -> None:
+def test_q_is_the_logsigmoid_for_the_bce_and_otherwise_the_logit() -> None:
     z = torch.tensor([-3.0, 0.0, 2.0], dtype=torch.float64)
     np.testing.assert_allclose(q_values(z, "sql_bce"), [math.log(1 / (1 + math.exp(-v))) for v in (-3.0, 0.0, 2.0)])
     assert torch.equal(q_values(z, "sql_mse"), z)

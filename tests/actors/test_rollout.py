@@ -1,4 +1,4 @@
-"""The rollout against a slow one without caches, exploration, and what it costs."""
+"""The rollout against a slow one without a cache, its exploration, and its cost."""
 
 import math
 
@@ -9,8 +9,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from actors.rollout import choose_queries, exploration_noise, rollout
-from recor_dist.core.config import ModelConfig, RecorConfig
+from recor_dist.core.config import ModelConfig
 from recor_dist.core.messages import RecorBatch, Shape
+from recor_dist.core.method_settings import RecorConfig
 from recor_dist.core.rng import rng
 from recor_dist.model.transformer import Model
 from tests.conftest import random_rows, small_model
@@ -40,11 +41,11 @@ def test_order_tokens_and_rewards_are_those_of_an_uncached_rollout(C: int, inclu
         for t in range(M):
             left = [slot for slot in range(M) if slot not in state.filled]
             z = slow.order_logits(state)[left]
-            assert len(left) == 1 or np.diff(np.sort(z)[-2:]) > 1e-9, "the test wants a clear winner"
+            assert len(left) == 1 or np.diff(np.sort(z)[-2:]) > 1e-9, "the test needs a clear winner"
             assert batch.order[b, t] == left[z.argmax()]
             asked = batch.queries[b, t][batch.valid[b, t]]
             expected = min(2, len(left) - include_greedy) + include_greedy
-            assert len(set(asked)) == len(asked) == expected, "without duplicates, and as many as there are"
+            assert len(set(asked)) == len(asked) == expected, "no duplicates, and as many as possible"
             assert set(asked) <= set(left)
             assert (batch.order[b, t] in asked) or not include_greedy
             for k in np.flatnonzero(batch.valid[b, t]):
@@ -74,9 +75,7 @@ def test_the_dense_reward_is_the_log_probability() -> None:
 
 @pytest.mark.parametrize(("algorithm", "reward"), [("sql_bce", "sparse"), ("sql_bce", "dense"), ("sql_mse", "dense")])
 @pytest.mark.parametrize(("alpha", "C"), [(0.0, 0), (0.5, 2)])
-def test_the_bellman_target_looks_at_the_state_behind_each_query(
-    algorithm: str, reward: str, alpha: float, C: int
-) -> None:
+def test_the_bellman_target_uses_the_state_after_each_query(algorithm: str, reward: str, alpha: float, C: int) -> None:
     """s' is s_t with the query's own token appended: off the trajectory, unless the query is rho_t."""
     gamma = 0.9
     method = RecorConfig(
@@ -106,11 +105,11 @@ def test_the_bellman_target_looks_at_the_state_behind_each_query(
                     seen_positive |= 0 < expected < 1
                 assert batch.targets[b, t, k] == pytest.approx(expected, abs=1e-5)
             state = state.write(int(batch.order[b, t]), int(batch.tokens[b, t]))
-    assert seen_positive or algorithm == "sql_mse", "the test wants labels between 0 and 1"
+    assert seen_positive or algorithm == "sql_mse", "the test needs labels between 0 and 1"
 
 
 def queries_often(method: RecorConfig, logits: torch.Tensor, filled: torch.Tensor, times: int) -> np.ndarray:
-    """Slots (times, K) drawn for one state with fresh noise each time."""
+    """Slots (times, K) sampled for one state, with fresh noise each time."""
     slots = logits.shape[-1]
     noise = torch.from_numpy(exploration_noise(method, np.random.default_rng(0), times, slots)[:, 0])
     logits, filled = logits.expand(times, -1), filled.expand(times, -1)
@@ -120,7 +119,7 @@ def queries_often(method: RecorConfig, logits: torch.Tensor, filled: torch.Tenso
     return asked.numpy()
 
 
-def test_uniform_exploration_draws_every_unfilled_slot_alike() -> None:
+def test_uniform_exploration_samples_every_unfilled_slot_equally_often() -> None:
     filled = torch.tensor([False, True, False, False, False])
     logits = torch.tensor([5.0, 0.0, -5.0, 1.0, 2.0])
     drawn = queries_often(RecorConfig(token_queries=2), logits, filled, 6000)
@@ -130,8 +129,8 @@ def test_uniform_exploration_draws_every_unfilled_slot_alike() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "reward"), [("sql_bce", "sparse"), ("sql_mse", "dense"), ("ppo", "dense")])
-def test_entropy_exploration_draws_from_the_policy(algorithm: str, reward: str) -> None:
-    """The first of a Gumbel-top-K draw is one from softmax(Q / alpha); from softmax(z) for the PPO-like loss."""
+def test_entropy_exploration_samples_from_the_policy(algorithm: str, reward: str) -> None:
+    """The first slot of a Gumbel-top-K sample follows softmax(Q / alpha), or softmax(z) for the PPO-like loss."""
     alpha = 0.7
     z = np.array([0.5, 3.0, -0.4, 1.0])
     filled = torch.tensor([False, False, False, True])
@@ -151,7 +150,7 @@ def test_topk_exploration_takes_the_best_and_leaves_the_greedy_slot_to_include_g
     assert queries_often(method, logits, filled, 3).tolist() == [[3, 0, 4]] * 3
 
 
-def test_a_ticket_gives_the_same_bits_every_time_and_other_tickets_others() -> None:
+def test_a_ticket_gives_the_same_bits_every_time_and_another_ticket_different_ones() -> None:
     model, rows, method = small_model(), random_rows(R), RecorConfig(token_queries=2)
     a, b, c = (rollout(method, model, rows, rng(0, "rollout", 0, g), version=0) for g in (0, 0, 1))
     for name in ("order", "queries", "valid", "rewards", "targets"):
@@ -164,14 +163,14 @@ def test_a_ticket_gives_the_same_bits_every_time_and_other_tickets_others() -> N
     [(20, 20, 1, 0, False), (24, 22, 2, 0, True), (12, 16, 4, 3, False), (8, 8, 1, 0, True)],
 )
 def test_a_rollout_costs_about_one_training_forward(N: int, M: int, K: int, C: int, greedy: bool) -> None:
-    """Nothing in the cache is computed again: one forward's FLOPs for a rollout and its rewards, not M times that."""
+    """Nothing in the cache is recomputed: a rollout with rewards costs the FLOPs of one forward, not M times that."""
     model = Model(ModelConfig(layers=3, width=48, heads=4), Shape(N, M, 7), C)
     model.initialise(0)
     rows = random_rows(2, N, M, 7)
     method = RecorConfig(token_queries=K, order_queries=C, include_greedy=greedy)
 
     def flops_of(compute: object) -> int:
-        # torch counts the parts of attention only where they are separate products.
+        # torch counts the FLOPs of attention only if it is computed as separate products.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             compute()
         return counter.get_total_flops()

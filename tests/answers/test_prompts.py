@@ -1,4 +1,4 @@
-"""Prompts as people write them, and what is said of those that cannot be."""
+"""Prompts as people write them, and the messages for wrong ones."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from data.sudoku import SudokuConfig
 from data.vocab import PAD, Vocabulary
 from data.zebra import ZebraConfig
 from recor_dist.answers.prompts import Text, decode, encode_prompt, encode_response, join, tokens_of
-from recor_dist.core.config import Mistake
+from recor_dist.core.setting import Mistake
 
 WORDS = Vocabulary(("left of", "b", "10", PAD))
 CLUES = "= LHS c 0 2 RHS n 0 1 CLUE_END ends LHS c 2 1 CLUE_END"
@@ -31,7 +31,7 @@ def test_numbers_beyond_nine_are_written_with_spaces_or_as_a_list() -> None:
         assert encode_prompt(task, arg.vocabulary(task), 3, written).tolist() == [10, 0, 12]
 
 
-def test_a_sudokus_blanks_are_dots_or_zeros() -> None:
+def test_blank_cells_of_a_sudoku_are_dots_or_zeros() -> None:
     task = SudokuConfig(size=4)
     for written in (".3.4..2.1...4...", "0304002010004000", ".3.4\n..2.\n1...\n4..."):
         ids = encode_prompt(task, sudoku.vocabulary(task), 16, written)
@@ -52,52 +52,52 @@ def test_clues_are_padded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
-        ("012", "has 3 tokens, and this model takes 4"),
-        ("0", "has 1 token, and this model takes 4"),
-        ("01234", "has 5 tokens, and this model takes 4"),
-        ("01x3", "token 3, 'x', is unknown to this model; known: 0 1 2 3 4"),
-        (["0", "12"], "token 2, '12', is unknown"),
-        (None, "is missing, or neither text nor a list of tokens"),
-        (7.5, "is missing, or neither text nor a list of tokens"),
+        ("012", "has 3 tokens, but this model takes 4"),
+        ("0", "has 1 token, but this model takes 4"),
+        ("01234", "has 5 tokens, but this model takes 4"),
+        ("01x3", "token 3, 'x', is not in the vocabulary; known: 0 1 2 3 4"),
+        (["0", "12"], "token 2, '12', is not in the vocabulary"),
+        (None, "is missing, or is neither text nor a list of tokens"),
+        (7.5, "is missing, or is neither text nor a list of tokens"),
     ],
 )
-def test_what_cannot_be_is_named(written: Text, said: str) -> None:
+def test_a_wrong_token_or_length_is_named(written: Text, message: str) -> None:
     task = ArgConfig(length=4, modulus=5)
-    with pytest.raises(Mistake, match="^" + said.replace("(", r"\(")):
+    with pytest.raises(Mistake, match="^" + message.replace("(", r"\(")):
         encode_prompt(task, arg.vocabulary(task), 4, written)
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         (CLUES.replace("LHS c 0 2", "c 0 2"), "is not made of clues: `= c 0 2 RHS n 0 1` does not begin"),
         (CLUES + " =", "is not made of clues: the last clue has no CLUE_END"),
         ("", "has no clues"),
-        (CLUES.replace("c 0 2", "c 5 2"), "tells of 3 houses and 6 attributes, and this model knows 3 and 3"),
-        (" ".join([CLUES] * 3), "has 48 tokens, and this model takes at most 40"),
-        (CLUES.replace("ends", "end"), "token 11, 'end', is unknown"),
+        (CLUES.replace("c 0 2", "c 5 2"), "is about 3 houses and 6 attributes; this model knows at most 3 and 3"),
+        (" ".join([CLUES] * 3), "has 48 tokens, but this model takes at most 40"),
+        (CLUES.replace("ends", "end"), "token 11, 'end', is not in the vocabulary"),
     ],
 )
-def test_what_is_no_clue_is_named(written: str, said: str) -> None:
+def test_what_is_wrong_with_clues_is_named(written: str, message: str) -> None:
     task = ZebraConfig(houses="3", attributes="3", prompt_length=40)
-    with pytest.raises(Mistake, match="^" + said):
+    with pytest.raises(Mistake, match="^" + message):
         encode_prompt(task, zebra.vocabulary(task), 40, written)
 
 
-def test_a_large_vocabulary_is_not_listed_whole() -> None:
+def test_a_large_vocabulary_is_listed_in_part() -> None:
     vocabulary = Vocabulary(tuple(f"w{i}" for i in range(1000)))
     with pytest.raises(Mistake, match=r"known: w0 .* w23 and 976 more$"):
         encode_prompt(CustomConfig(), vocabulary, 2, "w1 nothing")
 
 
-def test_a_blank_that_is_a_token_is_read() -> None:
+def test_a_space_that_is_a_token_is_read() -> None:
     vocabulary = Vocabulary((" ", "a", "b"))
     assert encode_prompt(CustomConfig(), vocabulary, 3, "a b").tolist() == [1, 0, 2]
 
 
-def test_pads_at_the_end_of_a_response_are_not_written() -> None:
+def test_pads_at_the_end_of_a_response_are_omitted() -> None:
     assert decode(WORDS, np.array([1, 2, 3, 3])) == "b 10"
     assert decode(WORDS, np.array([1, 3, 2, 3])) == f"b {PAD} 10"
 

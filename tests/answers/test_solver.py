@@ -1,4 +1,4 @@
-"""An answer depends on weights, prompt and decoder alone."""
+"""An answer depends on weights, prompt and decoder only."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,15 +9,15 @@ import pytest
 from data.prepare import find_data
 from data.tasks import task_of
 from recor_dist.answers.solver import load_solver
-from recor_dist.core.config import Mistake, flatten, unflatten
-from recor_dist.core.files import open_folder
-from recor_dist.record.identity import read_about
+from recor_dist.core.config import flatten, unflatten
+from recor_dist.core.setting import Mistake
+from recor_dist.record.run_folder import RunFolder
 
 METHODS = ["method=recor", "method=clm", "method=ar_gt", "method=mdm", "method=ao_arm"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_answer_does_not_depend_on_those_beside_it(method: str, trained: Callable[..., Path]) -> None:
+def test_an_answer_does_not_depend_on_the_rest_of_its_batch(method: str, trained: Callable[..., Path]) -> None:
     solver = load_solver(str(trained(method)))
     data = find_data(solver.config, task_of(solver.config))
     assert data is not None
@@ -33,10 +33,10 @@ def test_an_answer_does_not_depend_on_those_beside_it(method: str, trained: Call
         np.testing.assert_allclose(together.confidences, np.concatenate([p.confidences for p in parts]), rtol=1e-4)
     if method in ("method=mdm", "method=ao_arm"):
         first = solver.answer(prompts, next(iter(solver.decoders)))
-        assert len(np.unique(first.steps, axis=0)) > 1, "every prompt has random numbers of its own"
+        assert len(np.unique(first.steps, axis=0)) > 1, "random numbers depend on the prompt"
 
 
-def test_the_headline_decoder_is_the_default_and_others_are_asked_for_by_name(trained: Callable[..., Path]) -> None:
+def test_the_headline_decoder_is_the_default_and_others_are_chosen_by_name(trained: Callable[..., Path]) -> None:
     solver = load_solver(str(trained("method=mdm")))
     assert solver.choose(None) == "adamdm_prob"
     assert solver.choose("mdm_T2") == "mdm_T2"
@@ -45,7 +45,7 @@ def test_the_headline_decoder_is_the_default_and_others_are_asked_for_by_name(tr
 
 
 def test_a_configuration_is_read_back_from_the_folder_of_its_run(trained: Callable[..., Path]) -> None:
-    about = read_about(open_folder(str(trained("method=mdm"))))
+    about = RunFolder.open(str(trained("method=mdm"))).require_run()
     assert flatten(unflatten(about["settings"])) == about["settings"]
     about["settings"] |= {"gone.since": 1, "model.gone": 2}
     del about["settings"]["method.rewrite"]

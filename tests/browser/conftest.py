@@ -1,4 +1,4 @@
-"""Pages in headless Chromium, driven through its DevTools. Debian has it as `chromium`; without it these tests skip."""
+"""Pages in headless Chromium, driven through its DevTools. Without Chromium they skip, in CI they fail."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35, " ": 32, "n": 
 
 
 class Page:
-    """One tab. What it throws and what it asks the network for is collected."""
+    """One tab. Collects its errors and its network requests."""
 
     def __init__(self, run: Callable[[Coroutine], Any], socket: aiohttp.ClientWebSocketResponse) -> None:
         self.run, self.socket, self.number = run, socket, 0
@@ -51,7 +51,7 @@ class Page:
             self.requests.append(event["params"]["request"]["url"])
 
     def open(self, url: str) -> None:
-        self.call("Page.navigate", url="about:blank")  # so that another fragment of one file is loaded anew
+        self.call("Page.navigate", url="about:blank")  # because a changed fragment alone does not reload a file
         self.call("Page.navigate", url=url)
         self.wait_for("document.readyState === 'complete' && location.protocol !== 'about:'")
 
@@ -94,10 +94,11 @@ class Page:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
-    """A tab of a browser of its own, which is gone after the test."""
+    """A tab of a new browser, which is closed after the test."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
-        pytest.skip("there is no Chromium here; on Debian: apt install chromium")
+        cannot = pytest.fail if os.environ.get("CI") else pytest.skip
+        cannot("needs Chromium; on Debian: apt install chromium")
     profile = tmp_path / "profile"
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
     options += ["--remote-debugging-port=0", "--remote-allow-origins=*", f"--user-data-dir={profile}", "about:blank"]

@@ -1,4 +1,4 @@
-"""MLflow's own pages show runs of ours: the table of runs, their curves, and two of them compared."""
+"""MLflow's own pages show our runs: the table of runs, their curves, and a comparison of two."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import pytest
 from tests.browser.conftest import Page
 from tests.mlflow_store import Server, run_of, sync
 
-# Warnings are MLflow's own. Slow: a server and a browser have to start.
+# The warnings are MLflow's. Slow: a server and a browser have to start.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 TEXT = "document.body.innerText"
 
@@ -49,5 +49,5 @@ def test_the_table_lists_our_runs_and_two_are_compared(
     page.wait_for(f"{TEXT}.includes('Comparing 2 Runs from 1 Experiment')")
     rows = [line.split("\t") for line in page.js(TEXT).splitlines()]
     assert ["method.name", "recor", "mdm"] in rows
-    # Long lists are rendered as far as they are seen.
+    # MLflow renders only the visible part of long lists.
     assert {"weights_sha256", "eval/test/adamdm_prob/exact_match"} <= {row[0] for row in rows}

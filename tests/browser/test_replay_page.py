@@ -2,12 +2,13 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from recor_dist.replay import write_replay
+from recor_dist.answers.replay_page import write_replay
 from tests.browser.conftest import Page
 
 pytestmark = pytest.mark.slow  # a browser has to start
@@ -23,7 +24,7 @@ STATE = """({
     now: document.querySelectorAll(".panel .cell.now").length,
 })"""
 
-# Contrast, as WCAG defines it, of the text of elements against what stands behind it.
+# Contrast, as defined by WCAG, of the text of elements against their background.
 CONTRAST = """(() => {
     const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     const channels = colour => {
@@ -38,7 +39,7 @@ CONTRAST = """(() => {
         for (let at = element; at; at = at.parentElement) {
             const colour = channels(getComputedStyle(at).backgroundColor);
             if (colour[3] === 255) return [colour];
-            // A pattern: every colour in it.
+            // A pattern: all of its colours.
             const pattern = getComputedStyle(at).backgroundImage.match(/rgba?\\([^)]*\\)/g);
             if (pattern) return pattern.map(channels);
         }
@@ -76,7 +77,7 @@ def test_slider_and_keys_move_through_steps_and_examples(
     page.press("End")
     assert (page.js(STATE)["step"], page.js(STATE)["written"]) == (20, [4, 4])
     page.press("ArrowRight")
-    assert page.js(STATE)["step"] == 20, "there is nothing beyond the end"
+    assert page.js(STATE)["step"] == 20, "the last step stays"
     page.press("Home")
     assert page.js(STATE)["written"] == [0, 0]
 
@@ -105,7 +106,7 @@ def test_slider_and_keys_move_through_steps_and_examples(
     assert page.js(STATE)["step"] == paused + 1
     page.press("End")
     page.click("#play")
-    page.wait_for(f"{STATE}.step < 20 && {STATE}.step > 0")  # it begins anew
+    page.wait_for(f"{STATE}.step < 20 && {STATE}.step > 0")  # it starts again
     page.wait_for(f"{STATE}.step === 20 && document.getElementById('play').textContent.includes('Play')")
     assert page.errors == []
 
@@ -137,7 +138,7 @@ def test_both_themes_follow_the_system_and_the_switch(
 
 
 @pytest.mark.parametrize("words", TASKS, ids=["arg", "mul", "sudoku4", "sudoku9", "zebra"])
-def test_every_task_fits_a_phone_and_says_what_it_shows(
+def test_every_task_fits_a_phone_and_has_labels(
     words: tuple[str, ...], page: Page, trained: Callable[..., Path], tmp_path: Path
 ) -> None:
     file = write_replay(str(trained(*words)), rows=3, file=f"{tmp_path}/page.html")
@@ -157,21 +158,21 @@ def test_every_task_fits_a_phone_and_says_what_it_shows(
     for name, said, mark, border, bar in cells:
         wrong = "wrong" in name.split()
         assert ("wrong, should be" in said, mark, border) == ((True, "✗", "dashed") if wrong else (False, "✓", "solid"))
-        assert "% sure" in said
-        assert bar > 0, "the bar tells how sure the model was"
-    assert any("wrong" in name for name, *_ in cells), "a model of a few seconds errs"
+        assert re.search(r"confidence [\d.]+%$", said)
+        assert bar > 0, "the bar shows the confidence"
+    assert any("wrong" in name for name, *_ in cells), "a model trained for seconds makes mistakes"
     if words[0] == "task=zebra":
         assert page.js("document.querySelectorAll('.clues li').length") > 3
     assert page.errors == []
-    assert {url.split(":")[0] for url in page.requests} <= {"file", "about"}, "it asks for nothing else"
+    assert {url.split(":")[0] for url in page.requests} <= {"file", "about"}, "nothing else is requested"
 
 
-def test_givens_are_told_apart_and_boxes_stand_apart(page: Page, trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_givens_are_bold_and_boxes_are_separated(page: Page, trained: Callable[..., Path], tmp_path: Path) -> None:
     page.open(address(write_replay(str(trained("task=sudoku")), rows=1, file=f"{tmp_path}/page.html")))
     weights = page.js("[...document.querySelectorAll('.panel .given .token')].map(t => getComputedStyle(t).fontWeight)")
     assert set(weights) == {"800"}
     shown = page.js("[...document.querySelectorAll('.panel .cell .token')].map(t => t.textContent).join('')")
-    assert len(shown) == len(weights), "before the first step, the givens alone are to be seen"
+    assert len(shown) == len(weights), "before the first step, only the givens are shown"
     lefts = page.js(
         "[...document.querySelectorAll('.panel .cell')].slice(0, 4).map(c => c.getBoundingClientRect().left)"
     )
@@ -179,7 +180,7 @@ def test_givens_are_told_apart_and_boxes_stand_apart(page: Page, trained: Callab
     assert gaps[1] > gaps[0] + 3 and gaps[0] == pytest.approx(gaps[2], abs=0.5)
 
 
-def test_clues_about_what_was_written_are_marked(page: Page, trained: Callable[..., Path], tmp_path: Path) -> None:
+def test_clues_about_the_newest_token_are_highlighted(page: Page, trained: Callable[..., Path], tmp_path: Path) -> None:
     page.open(address(write_replay(str(trained("task=zebra")), rows=1, file=f"{tmp_path}/page.html")))
     marked = []
     for _ in range(page.js("Number(document.getElementById('slider').max)")):

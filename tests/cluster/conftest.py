@@ -1,4 +1,4 @@
-"""Real Ray, several raylets on one machine; a run in a process of its own, watched through its log."""
+"""Real Ray with several raylets on one machine, and runs in separate processes, observed through their logs."""
 
 import json
 import os
@@ -19,9 +19,30 @@ from ray.cluster_utils import Cluster
 SMALL = ["scale=smoke", "checkpoint.every=20", "eval.every=25", "track.enabled=false"]
 
 
+@pytest.fixture(scope="module")
+def _ray_ends() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def one_ray(_ray_ends: None) -> None:
+    """Ray on this machine, with enough pretended CPUs for four actors. Consecutive tests of a module share it."""
+    if not ray.is_initialized():
+        ray.init(
+            address="local",
+            num_cpus=5,
+            num_gpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=200_000_000,
+        )
+
+
 @pytest.fixture
 def cluster() -> Iterator[Callable[..., Cluster]]:
-    """Makes a cluster: the resources of each node, the head first. It is gone after the test, come what may."""
+    """Makes a cluster from the resources of each node, the head first. It is shut down after the test."""
+    ray.shutdown()
     clusters: list[Cluster] = []
 
     def make(*nodes: dict[str, float]) -> Cluster:
@@ -45,17 +66,17 @@ def add_node(cluster: Cluster, **resources: float) -> Any:
 
 
 def is_on(node: Any, pid: int) -> bool:
-    """Whether a process was started by this node's raylet."""
+    """True if this node's raylet started the process."""
     (raylet,) = node.all_processes["raylet"]
     status = Path(f"/proc/{pid}/status")
     return status.exists() and f"PPid:\t{raylet.process.pid}\n" in status.read_text()
 
 
 class Run:
-    """`python -m recor_dist.run` as a person starts it, with its log lines as they come."""
+    """`python -m recor_dist.run` as a user starts it, and its log so far."""
 
-    def __init__(self, folder: Path, words: list[str], address: str = "local") -> None:
-        command = [sys.executable, "-m", "recor_dist.run", *SMALL, f"data.dir={folder}/shards", "out=out", *words]
+    def __init__(self, folder: Path, overrides: list[str], address: str = "local") -> None:
+        command = [sys.executable, "-m", "recor_dist.run", *SMALL, f"data.dir={folder}/shards", "out=out", *overrides]
         self.process = subprocess.Popen(
             command,
             cwd=folder,
@@ -78,7 +99,7 @@ class Run:
         return "\n".join(self.lines)
 
     def wait_for(self, pattern: str, seconds: float = 90.0, count: int = 1) -> list[str]:
-        """Waits until the log holds a pattern so many times; returns what it holds of it."""
+        """Waits until a pattern occurs `count` times in the log; returns all matches."""
         deadline = time.monotonic() + seconds
         while len(found := re.findall(pattern, self.log)) < count:
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.log}"
@@ -87,7 +108,7 @@ class Run:
         return found
 
     def wait_for_step(self, step: int, seconds: float = 120.0) -> None:
-        """Waits until so many steps are recorded."""
+        """Waits until this many steps are in the journal."""
         journal = self.out / "metrics.jsonl"
         deadline = time.monotonic() + seconds
         while not journal.exists() or sum("loss/lm" in line for line in journal.read_text().splitlines()) < step:
@@ -96,7 +117,7 @@ class Run:
             time.sleep(0.02)
 
     def descendants(self) -> list[int]:
-        """The processes that this one started, and theirs."""
+        """The processes that this one started, and those that they started."""
         listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
         parents = {int(pid): int(parent) for pid, parent in map(str.split, listed.splitlines())}
         found = [self.process.pid]
@@ -105,7 +126,7 @@ class Run:
         return found[1:]
 
     def finish(self, seconds: float = 240.0) -> str:
-        """Waits for the end; returns what the run printed."""
+        """Waits for the run to end; returns what it printed."""
         self.process.wait(timeout=seconds)
         self.reader.join(timeout=10)
         return self.process.stdout.read()
@@ -120,8 +141,8 @@ class Run:
 def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     started: list[Run] = []
 
-    def start(*words: str, address: str = "local") -> Run:
-        started.append(Run(tmp_path, list(words), address))
+    def start(*overrides: str, address: str = "local") -> Run:
+        started.append(Run(tmp_path, list(overrides), address))
         return started[-1]
 
     try:

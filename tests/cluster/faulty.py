@@ -1,4 +1,4 @@
-"""Workers with a fault, for actors in processes of their own."""
+"""Workers with a fault, for Ray actors."""
 
 import os
 import time
@@ -7,33 +7,34 @@ from typing import Any
 
 from actors.worker import Worker
 from data.shards import Dataset
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core.config import Config
 from recor_dist.core.messages import Ticket
+from recor_dist.core.setting import Mistake
 from recor_dist.methods import make_worker
 
-STEP = 5  # where it shows
+STEP = 5  # where the fault appears
 
 
 class Bug(Exception):
-    """What a bug in the rollout raises."""
+    """Raised by a bug in the rollout."""
 
 
 def faulty_worker(config: Config, fault: str, marks: Path, data: Dataset) -> Worker:
-    """A worker that has a fault at step 5. Every time it shows, it leaves a mark named after its process."""
+    """A worker with a fault at step 5, which leaves a mark named after its process each time."""
     worker = make_worker(config, data)
     roll_out = worker.roll_out
-    there = marks.parent / "there"
-    there.mkdir(exist_ok=True)
-    (there / str(os.getpid())).touch()
+    started = marks.parent / "started"
+    started.mkdir(exist_ok=True)
+    (started / str(os.getpid())).touch()
 
     def faulty(ticket: Ticket) -> Any:
         if ticket.step == STEP and not (fault.endswith("once") and any(marks.iterdir())):
             (marks / f"{os.getpid()}-{time.monotonic_ns()}").touch()
             if fault.startswith("raise"):
-                _wait_for(there, config.actors.count)
+                _wait_for(started, config.actors.count)
                 raise Bug("the order was lost")
             if fault == "mistake":
-                raise Mistake("task=arg: this is the user's, with a remedy")
+                raise Mistake("task=arg: the user can correct this")
             if fault.startswith("die"):
                 os._exit(1)
             if fault.startswith("hoard"):
@@ -45,7 +46,7 @@ def faulty_worker(config: Config, fault: str, marks: Path, data: Dataset) -> Wor
 
 
 def _hoard(seconds: float) -> None:
-    """Takes up to 8 GB, and keeps them."""
+    """Allocates up to 8 GB and holds them."""
     kept, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
         if len(kept) < 40:
@@ -53,8 +54,8 @@ def _hoard(seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _wait_for(there: Path, count: int) -> None:
-    """Until all actors are there: a ticket that fails is tried on another one only if there is one."""
-    while len(list(there.iterdir())) < count:
+def _wait_for(started: Path, count: int) -> None:
+    """Waits for all actors: a failed ticket is tried on a different actor only if there is one."""
+    while len(list(started.iterdir())) < count:
         time.sleep(0.1)
-    time.sleep(1.0)  # and have told the driver
+    time.sleep(1.0)  # until the driver knows it, too

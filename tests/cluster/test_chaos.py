@@ -1,4 +1,4 @@
-"""Kills at random moments, over and over: the weights are those of a run that was left alone."""
+"""Processes are killed at random moments, over and over: the weights are those of an undisturbed run."""
 
 import contextlib
 import os
@@ -16,18 +16,18 @@ from recor_dist.core.config import Config
 from recor_dist.engine.loop import train
 from tests.cluster.conftest import Run, add_node, is_on, records
 
-WORDS = ["epochs=60", "lag=1", "checkpoint.every=50", "eval.every=100", "rollout_size=8"]
+OVERRIDES = ["epochs=60", "lag=1", "checkpoint.every=50", "eval.every=100", "rollout_size=8"]
 
 
 def living(run: Run, kind: str) -> list[int]:
-    """Processes of this kind that the log says are there and does not say are lost."""
+    """Processes of this kind that have started according to the log, and were not lost."""
     who = {"learner": "learner", "actor": r"actor \d+", "hang": r"actor \d+", ".*": r"(?:learner|actor \d+)"}[kind]
-    there = re.findall(rf"{who} \(pid (\d+) on \S+\) (?:joined|is there)", run.log)
+    started = re.findall(rf"{who} \(pid (\d+) on \S+\) (?:joined|started)", run.log)
     lost = set(re.findall(rf"{who} \(pid (\d+) on \S+\) was lost", run.log))
-    return [int(pid) for pid in there if pid not in lost]
+    return [int(pid) for pid in started if pid not in lost]
 
 
-@pytest.mark.slow  # minutes: a dozen processes die and are replaced, one after the other
+@pytest.mark.slow  # minutes: a dozen processes die and are replaced one by one
 @pytest.mark.timeout(1500)
 def test_ten_kills_a_lost_node_and_a_hung_actor_leave_no_trace_in_the_weights(
     cluster: Callable[..., Cluster],
@@ -36,24 +36,24 @@ def test_ten_kills_a_lost_node_and_a_hung_actor_leave_no_trace_in_the_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = train(config_in(*WORDS, f"out={tmp_path}/whole"))
-    # Batches and weights lie in the object store and go down with their node, as larger ones do.
+    whole = train(config_in(*OVERRIDES, f"out={tmp_path}/whole"))
+    # Keeps batches and weights in the object store, where they are lost with their node, as larger ones are.
     monkeypatch.setenv("RAY_max_direct_call_object_size", "1000")
     made = cluster({"num_cpus": 4})
     doomed = add_node(made, num_cpus=2)
-    chaos = run("engine=ray", "actors.count=4", "deadline.answer=6", *WORDS, address=made.address)
+    chaos = run("engine=ray", "actors.count=4", "deadline.answer=6", *OVERRIDES, address=made.address)
     chaos.wait_for(r"actor \d+ \(.*\) joined", count=4)
     dice = random.Random(7)
     faults: list[tuple[str, int]] = []
     plan = ["actor"] * 7 + ["learner"] * 3 + ["node", "hang"]
     dice.shuffle(plan)
     for number, kind in enumerate(plan):
-        # At a random moment after some progress, so that the kills do not all fall into one start of a learner.
+        # At a random moment after some progress, or all kills could fall into one start of a learner.
         chaos.wait_for_step(60 * (number + 1), seconds=180)
         time.sleep(dice.uniform(0.0, 1.0))
         if kind == "node":
             while not (on_it := [pid for pid in living(chaos, ".*") if is_on(doomed, pid)]):
-                time.sleep(0.1)  # whoever was there is just being replaced
+                time.sleep(0.1)  # its processes are just being replaced
             made.remove_node(doomed, allow_graceful=False)
             for pid in on_it:
                 chaos.wait_for(rf"\(pid {pid} on \S+\) was lost", seconds=60)
@@ -63,8 +63,8 @@ def test_ten_kills_a_lost_node_and_a_hung_actor_leave_no_trace_in_the_weights(
         pid = 0
         while not pid:
             time.sleep(0.05)
-            for candidate in dice.sample(there := living(chaos, kind), len(there)):
-                with contextlib.suppress(ProcessLookupError):  # gone with its node, and about to be told
+            for candidate in dice.sample(candidates := living(chaos, kind), len(candidates)):
+                with contextlib.suppress(ProcessLookupError):  # gone with its node, which is not logged yet
                     os.kill(candidate, signal.SIGSTOP if kind == "hang" else signal.SIGKILL)
                     pid = candidate
                     break
@@ -76,25 +76,27 @@ def test_ten_kills_a_lost_node_and_a_hung_actor_leave_no_trace_in_the_weights(
     assert len([kind for kind, _ in faults if kind in ("actor", "learner")]) == 10
     assert "node" in dict(faults) and "hang" in dict(faults)
     for kind, pid in faults:
-        assert re.search(rf"\(pid {pid} on \S+\) was lost", chaos.log), f"{kind} {pid} was not noticed:\n{chaos.log}"
+        assert re.search(rf"\(pid {pid} on \S+\) was lost", chaos.log), (
+            f"the loss of {kind} {pid} is not logged:\n{chaos.log}"
+        )
         assert not Path(f"/proc/{pid}").exists() or "zombie" in Path(f"/proc/{pid}/status").read_text()
-    starts = [int(step) for step in re.findall(r"a new one goes on from step (\d+)", chaos.log)]
+    starts = [int(step) for step in re.findall(r"a new one resumes from step (\d+)", chaos.log)]
     assert len(starts) >= 3
     assert all(start > 0 for start in starts), "never from zero"
-    assert "is issued again" in chaos.log
+    assert "reissuing Ticket" in chaos.log
     ours, theirs = (
         {(r["step"], r["loss/lm"]) for r in records(tmp_path / o) if "loss/lm" in r} for o in ("out", "whole")
     )
-    assert ours == theirs, "every step is recorded with the figures of the run that was left alone"
+    assert ours == theirs, "every step is recorded with the metrics of the undisturbed run"
     assert len([r for r in records(tmp_path / "out") if "loss/lm" in r]) == whole["steps"]
 
 
 @pytest.mark.slow  # 2,000 steps on Ray
 @pytest.mark.timeout(900)
 def test_memory_stays_flat_over_two_thousand_steps(run: Callable[..., Run]) -> None:
-    # A model whose weights go through the object store, as larger ones do.
-    words = ["epochs=110", "model.width=48", "model.heads=4", "eval.every=100", "checkpoint.every=100", "lag=1"]
-    started = run("engine=ray", "actors.count=2", *words)
+    # A model large enough that its weights go through the object store.
+    overrides = ["epochs=110", "model.width=48", "model.heads=4", "eval.every=100", "checkpoint.every=100", "lag=1"]
+    started = run("engine=ray", "actors.count=2", *overrides)
     started.wait_for_step(300, seconds=240)
     pids = {"driver": started.process.pid}
     pids |= {f"{kind} {pid}": pid for kind in ("learner", "actor") for pid in living(started, kind)}
@@ -107,7 +109,7 @@ def test_memory_stays_flat_over_two_thousand_steps(run: Callable[..., Run]) -> N
         sizes = {name: _memory(pid) for name, pid in pids.items()}
         samples.append(sizes | {"object store": _store(pids["raylet"])})
     started.sha256()
-    assert samples[0]["object store"] > 100_000, "weights lie there"
+    assert samples[0]["object store"] > 100_000, "it holds the weights"
     for name in samples[0]:
         before, after = (max(sample[name] for sample in part) for part in (samples[:6], samples[-6:]))
         print(f"{name}: {before / 1e6:.1f} MB, then {after / 1e6:.1f} MB")
@@ -115,12 +117,12 @@ def test_memory_stays_flat_over_two_thousand_steps(run: Callable[..., Run]) -> N
 
 
 def _memory(pid: int) -> int:
-    """Bytes that belong to a process alone; what it shares is counted below."""
+    """Bytes of private memory of a process; shared memory is counted below."""
     shown = dict(re.findall(r"^(\w+):\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M))
     return int(shown["RssAnon"]) * 1024
 
 
 def _store(raylet: int) -> int:
-    """Bytes of the object store that were ever used: what is left behind in it is not used again."""
+    """Bytes of the object store that were ever used: leaked objects keep theirs."""
     files = [file for file in Path(f"/proc/{raylet}/fd").iterdir() if "plasma" in os.readlink(file)]
     return sum({(status := file.stat()).st_ino: 512 * status.st_blocks for file in files}.values())

@@ -1,4 +1,4 @@
-"""cluster.yaml and what is derived from it: Ray takes it, AWS has what it names, nothing in it is open or secret."""
+"""cluster.yaml and what is derived from it: Ray accepts it, AWS has its instances, and it exposes no port or secret."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def cluster() -> dict[str, Any]:
 
 @pytest.fixture
 def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty account of moto's, with AWS's own policies; keys are written to a home of our own."""
+    """An empty moto account with AWS's managed policies; keys are written to a temporary home."""
     (tmp_path / ".ssh").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -46,7 +46,7 @@ def test_ray_accepts_the_file_and_a_misspelt_key_is_refused(cluster: dict[str, A
     prepared = prepare_config(cluster)
     validate_config(prepared)
     for setup in ("head_setup_commands", "worker_setup_commands"):
-        assert prepared[setup] == cluster["setup_commands"], "nothing of Ray's defaults comes in between"
+        assert prepared[setup] == cluster["setup_commands"], "Ray adds none of its defaults"
     with pytest.raises(Exception, match="max_worker"):
         validate_config({**prepare_config(cluster), "max_worker": 1})
 
@@ -61,9 +61,9 @@ def test_aws_has_the_instances_and_ray_sees_their_gpus(cluster: dict[str, Any]) 
     filled = AWSNodeProvider.fillout_available_node_types_resources(prepare_config(cluster))
     kinds = {name: kind["resources"] for name, kind in filled["available_node_types"].items()}
     assert (kinds["head"]["GPU"], kinds["worker"]["GPU"]) == (1, 1)
-    assert kinds["head"]["CPU"] >= 8, "the head makes puzzles, too"
+    assert kinds["head"]["CPU"] >= 8, "the head also generates puzzles"
     accelerators = [{key for key in kind if key.startswith("accelerator_type")} for kind in kinds.values()]
-    assert accelerators[0] == accelerators[1], "actors of another kind than the learner would be turned away"
+    assert accelerators[0] == accelerators[1], "actors on a different GPU than the learner would be turned away"
 
     ready = bootstrap_aws(filled)
     head, worker = (ready["available_node_types"][name]["node_config"] for name in ("head", "worker"))
@@ -74,14 +74,14 @@ def test_aws_has_the_instances_and_ray_sees_their_gpus(cluster: dict[str, Any]) 
     (key,) = Path(os.environ["HOME"], ".ssh").iterdir()
     assert key.stat().st_mode & 0o077 == 0
 
-    # From outside there is a way in through ssh alone; everything else is for the cluster's own machines.
+    # From outside, only ssh is open; everything else is open only to the cluster's own machines.
     groups = boto3.client("ec2", region_name=ready["provider"]["region"]).describe_security_groups(
         GroupIds=head["SecurityGroupIds"]
     )["SecurityGroups"]
     from_outside = [rule for group in groups for rule in group["IpPermissions"] if rule["IpRanges"]]
     assert [(rule["FromPort"], rule["ToPort"]) for rule in from_outside] == [(22, 22)]
 
-    # README and docs/cluster.md: the head may look up the image that it starts workers from.
+    # README and docs/cluster.md: the head may look up the image for its workers.
     attach = r"^aws iam attach-role-policy --role-name (\S+) --policy-arn (\S+)"
     policy, in_docs = (re.search(attach, (ROOT / file).read_text(), re.M) for file in ("README.md", "docs/cluster.md"))
     assert policy[0] == in_docs[0]
@@ -97,7 +97,7 @@ def test_aws_has_the_instances_and_ray_sees_their_gpus(cluster: dict[str, Any]) 
 @pytest.mark.slow  # moto takes its time over all of AWS's instance types
 @pytest.mark.usefixtures("aws")
 @pytest.mark.filterwarnings("ignore:.*datetime:DeprecationWarning")
-def test_an_instance_type_that_aws_does_not_have_is_refused(cluster: dict[str, Any]) -> None:
+def test_an_unknown_instance_type_is_refused(cluster: dict[str, Any]) -> None:
     from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
 
     cluster["available_node_types"]["worker"]["node_config"]["InstanceType"] = "g6.tiny"
@@ -111,7 +111,7 @@ def test_workers_scale_between_a_minimum_and_a_maximum(cluster: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("workers", [["10.0.0.2", "10.0.0.3"], []])
-def test_hosts_of_ones_own_get_the_same_file(workers: list[str], cluster: dict[str, Any]) -> None:
+def test_your_own_hosts_get_the_same_file(workers: list[str], cluster: dict[str, Any]) -> None:
     words = ["head=10.0.0.1", "user=ada", "key=~/.ssh/id", *([f"workers={','.join(workers)}"] if workers else [])]
     hosts = yaml.safe_load(derived(*words).stdout)
     assert hosts == for_hosts(cluster, "10.0.0.1", workers, "ada", "~/.ssh/id")
@@ -129,9 +129,9 @@ def test_hosts_of_ones_own_get_the_same_file(workers: list[str], cluster: dict[s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "head: is needed; write head=..."),
+        ([], "head: missing; write head=..."),
         (["haed=a"], "did you mean head?"),
-        (["head="], "Write head=HOST"),
+        (["head="], "write head=HOST"),
         (["head=a", "workers=b,b"], "name each host once"),
         (["head=a", "workers=a"], "name each host once"),
     ],
@@ -156,7 +156,7 @@ def test_the_file_opens_nothing_and_holds_no_secret(cluster: dict[str, Any]) -> 
 
 
 def test_all_of_the_source_is_mounted(cluster: dict[str, Any]) -> None:
-    """Whatever pip needs to install this project on a node."""
+    """Everything that pip needs to install this project on a node."""
     mounted = {local for local in cluster["file_mounts"].values() if not local.startswith("~")}
     assert mounted == {
         "recor_dist",
@@ -174,16 +174,16 @@ def test_all_of_the_source_is_mounted(cluster: dict[str, Any]) -> None:
 
 
 def on_a_node(command: str, home: Path, path: str = os.environ["PATH"]) -> str:
-    """A command of cluster.yaml, as a node runs it, and what it printed."""
+    """Runs a command of cluster.yaml as a node does; returns what it printed."""
     environment = {"HOME": str(home), "PATH": path}
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.slow  # some seconds of ensurepip
-def test_the_environment_is_made_once_around_the_source(cluster: dict[str, Any], tmp_path: Path) -> None:
-    """Ray brings the source before the environment is there, and `ray up` again leaves both."""
+@pytest.mark.slow  # ensurepip takes some seconds
+def test_the_environment_is_created_once_around_the_source(cluster: dict[str, Any], tmp_path: Path) -> None:
+    """Ray copies the source before the environment exists, and a second `ray up` leaves both alone."""
     source = tmp_path / ".recor_dist/source/pyproject.toml"
     source.parent.mkdir(parents=True)
     source.touch()
@@ -193,10 +193,10 @@ def test_the_environment_is_made_once_around_the_source(cluster: dict[str, Any],
     assert python.exists() and pip.exists() and source.exists()
     pip.unlink()
     on_a_node(command, tmp_path)
-    assert not pip.exists(), "it was not made a second time"
+    assert not pip.exists(), "it was not created again"
 
 
-def test_the_path_is_set_once_whatever_else_names_the_project(cluster: dict[str, Any], tmp_path: Path) -> None:
+def test_the_path_is_set_once_even_if_other_lines_name_the_project(cluster: dict[str, Any], tmp_path: Path) -> None:
     profile = tmp_path / ".bashrc"
     profile.write_text("alias work='cd ~/recor_dist'\n")
     (command,) = [command for command in cluster["setup_commands"] if ".bashrc" in command]
@@ -205,8 +205,8 @@ def test_the_path_is_set_once_whatever_else_names_the_project(cluster: dict[str,
     assert profile.read_text().count("export PATH=$HOME/.recor_dist/bin:$PATH") == 1
 
 
-def test_apt_is_asked_only_where_python_cannot_make_environments(cluster: dict[str, Any], tmp_path: Path) -> None:
-    """With a python3 of which we choose what it can, and a sudo that says what it was asked for."""
+def test_apt_is_used_only_where_python_cannot_create_environments(cluster: dict[str, Any], tmp_path: Path) -> None:
+    """With a python3 that can or cannot import venv, as the test decides, and a sudo that prints its arguments."""
     (command,) = cluster["initialization_commands"]
     for name, script in (("sudo", 'echo "$@"'), ("cloud-init", "exit 2"), ("python3", "exit $(cat ~/can)")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")

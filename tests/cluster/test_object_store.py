@@ -1,4 +1,4 @@
-"""Actors that read their shards from an object store, a driver that writes its checkpoints there."""
+"""Actors read their shards from S3, and the driver writes its checkpoints there."""
 
 import json
 import re
@@ -24,13 +24,13 @@ def _s3() -> Iterator[None]:
 
 @pytest.mark.slow  # two starts on two nodes
 @pytest.mark.timeout(900)
-def test_a_run_on_ray_is_stopped_and_goes_on_in_an_object_store(
+def test_a_run_on_ray_is_stopped_and_resumed_on_s3(
     cluster: Callable[..., Cluster], run: Callable[..., Run], config_in: Callable[..., Config], tmp_path: Path
 ) -> None:
     places = ["out=s3://bucket/runs/one", "data.dir=s3://bucket/shards"]
-    words = ["engine=ray", "actors.count=2", "epochs=25", "lag=1"]
-    made = cluster({"num_cpus": 2}, {"num_cpus": 1})  # the second node has nothing but the store to read from
-    first = run(*words, *places, address=made.address)
+    overrides = ["engine=ray", "actors.count=2", "epochs=25", "lag=1"]
+    made = cluster({"num_cpus": 2}, {"num_cpus": 1})  # the second node can only read from S3
+    first = run(*overrides, *places, address=made.address)
     first.wait_for(r"actor \d+ \(.*\) joined", seconds=240, count=2)
     first.wait_for(r"step \d+/", seconds=120)
     first.process.send_signal(signal.SIGTERM)
@@ -42,8 +42,8 @@ def test_a_run_on_ray_is_stopped_and_goes_on_in_an_object_store(
     assert f"runs/one/checkpoints/step-{int(step):08d}/checkpoint.json" in keys("runs/one")
     assert "runs/one/.lock" not in keys("runs/one")
 
-    again = run(*words, *places, address=made.address)
+    again = run(*overrides, *places, address=made.address)
     weights = again.sha256()
     assert f"resuming at step {step} of" in again.log
-    assert "putting the shards into the object store" not in first.log + again.log, "Ray's store is not needed for that"
+    assert "putting the shards into the object store" not in first.log + again.log, "S3 can be reached from every node"
     assert weights == train(config_in("epochs=25", "lag=1"))["weights_sha256"]

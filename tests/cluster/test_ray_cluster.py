@@ -1,4 +1,4 @@
-"""Whose Ray a run uses: its own, which nobody else can reach, or that of `ray start`."""
+"""Which Ray a run uses: its own, which no one else can reach, or that of `ray start`."""
 
 import os
 import shutil
@@ -20,13 +20,13 @@ ASK = "import sys; from ray._raylet import GcsClient; print(len(GcsClient(addres
 
 @pytest.fixture
 def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run does not find how tests keep Ray to this machine."""
+    """Hides from runs how the tests keep Ray on loopback."""
     for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE"):
         monkeypatch.delenv(name)
 
 
 @pytest.mark.usefixtures("as_a_user")
-def test_ray_of_a_run_listens_on_loopback_and_only_to_its_own_processes(run: Callable[..., Run]) -> None:
+def test_the_ray_of_a_run_listens_on_loopback_and_only_to_its_own_processes(run: Callable[..., Run]) -> None:
     started = run("actors.count=1", "epochs=100")
     started.wait_for("joined; 1 at work")
     driver = psutil.Process(started.process.pid)
@@ -34,13 +34,13 @@ def test_ray_of_a_run_listens_on_loopback_and_only_to_its_own_processes(run: Cal
     for process in [driver, *driver.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):  # Ray ends idle ones
             sockets = [socket for socket in process.net_connections() if socket.status == psutil.CONN_LISTEN]
-            name = process.name().split(".")[0]  # of an actor also the method at work
+            name = process.name().split(".")[0]  # an actor's name includes the method that it runs
             listening.setdefault(name, set()).update(socket.laddr.ip for socket in sockets)
             if name == "raylet":
                 (address,) = [word.split("=")[1] for word in process.cmdline() if word.startswith("--gcs-address=")]
                 token = process.environ()["RAY_AUTH_TOKEN"]
     for name in ("raylet", "gcs_server", "ray::RolloutActor", "ray::LearnerActor"):
-        assert listening[name], f"{name} listens nowhere, so nothing was seen"
+        assert listening[name], f"{name} listens nowhere: the test sees nothing"
     assert set.union(*listening.values()) <= {"127.0.0.1", "::ffff:127.0.0.1"}, listening
 
     def asked(**settings: str) -> subprocess.CompletedProcess:
@@ -54,7 +54,7 @@ def test_ray_of_a_run_listens_on_loopback_and_only_to_its_own_processes(run: Cal
 
 
 @pytest.mark.usefixtures("as_a_user")
-def test_a_cluster_of_ray_start_is_used_also_where_a_token_closes_it(
+def test_a_cluster_of_ray_start_is_used_even_if_it_requires_a_token(
     run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on loopback
@@ -75,5 +75,5 @@ def test_a_cluster_of_ray_start_is_used_also_where_a_token_closes_it(
             started.sha256()
             assert f"using the Ray cluster at {address}" in started.log
         finally:
-            head.send_signal(signal.SIGTERM)  # not `ray stop`, which ends all that there is of Ray on a machine
+            head.send_signal(signal.SIGTERM)  # not `ray stop`, which ends every Ray on this machine
             head.communicate(timeout=60)

@@ -1,9 +1,10 @@
-"""One result, whatever the machines do: Ray with any number of actors ends in the weights of one process."""
+"""Ray with any number of actors gives the same weights as one process."""
 
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,35 +21,23 @@ from data.tasks import task_of
 from recor_dist.core.config import Config
 from recor_dist.core.device import fingerprint
 from recor_dist.core.messages import Ticket
+from recor_dist.engine.crew import RemoteActor, RemoteLearner
 from recor_dist.engine.loop import train
-from recor_dist.engine.ray_engine import RemoteActor
 from recor_dist.methods import lay_out, make_worker
 from tests.cluster.conftest import records
 from tests.conftest import decided
 from tests.test_methods import EVERY, words_of
 
 Configure = Callable[..., Config]
-WORDS = ["eval.every=5", "checkpoint.every=7", "task.test_rows=100"]  # four tickets: their sums may come in any order
+OVERRIDES = [
+    "eval.every=5",
+    "checkpoint.every=7",
+    "task.test_rows=100",
+]  # four tickets, whose sums may arrive in any order
 
 
-@pytest.fixture(scope="module")
-def one_ray() -> Iterator[None]:
-    """Ray on this machine, with pretended CPUs enough for four actors."""
-    ray.init(
-        address="local",
-        num_cpus=5,
-        num_gpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=200_000_000,
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-AS_A_WHOLE = ["recor", "method.algorithm=ppo", "method.reward=dense"]  # its loss looks at all tickets of a step
+RAY = ["engine=ray", "device=cpu"]  # else every run asks Ray whether torch can use its pretended GPUs
+WHOLE_STEPS = ["recor", "method.algorithm=ppo", "method.reward=dense"]  # its loss needs all tickets of a step at once
 
 
 @pytest.mark.usefixtures("one_ray")
@@ -56,15 +45,15 @@ AS_A_WHOLE = ["recor", "method.algorithm=ppo", "method.reward=dense"]  # its los
 def test_ray_with_1_2_and_4_actors_gives_the_weights_of_one_process(
     lag: int, tmp_path: Path, config_in: Configure
 ) -> None:
-    local = train(config_in(f"lag={lag}", f"out={tmp_path}/local", *WORDS))
+    local = train(config_in(f"lag={lag}", f"out={tmp_path}/local", *OVERRIDES))
     for count in (1, 2, 4):
         out = tmp_path / f"ray{count}"
-        result = train(config_in(f"lag={lag}", f"out={out}", "engine=ray", f"actors.count={count}", *WORDS))
+        result = train(config_in(f"lag={lag}", f"out={out}", *RAY, f"actors.count={count}", *OVERRIDES))
         assert result["weights_sha256"] == local["weights_sha256"]
         assert (result["val"], result["test"]) == (local["val"], local["test"])
         ours, theirs = ({_key(r): decided(r) for r in records(folder)} for folder in (out, tmp_path / "local"))
-        assert ours == theirs, "the same figures of every step and every validation"
-        assert len(records(out)) == len(theirs), "each once"
+        assert ours == theirs, "the same metrics for every step and every validation"
+        assert len(records(out)) == len(theirs), "each of them once"
 
 
 def _key(record: dict) -> tuple:
@@ -72,34 +61,39 @@ def _key(record: dict) -> tuple:
 
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("method", [*EVERY, AS_A_WHOLE], ids=" ".join)
-def test_every_method_gives_on_ray_what_it_gives_in_one_process(
+@pytest.mark.parametrize("method", [*EVERY, WHOLE_STEPS], ids=" ".join)
+def test_every_method_gives_the_same_result_on_ray_as_in_one_process(
     method: list[str], tmp_path: Path, config_in: Configure
 ) -> None:
-    words = [*words_of(method), "lag=1", "eval.every=5", "task.test_rows=30"]
-    local = train(config_in(*words, f"out={tmp_path}/local"))
-    result = train(config_in(*words, "engine=ray", "actors.count=2"))
+    overrides = [*words_of(method), "lag=1", "eval.every=5", "task.test_rows=30"]
+    local = train(config_in(*overrides, f"out={tmp_path}/local"))
+    result = train(config_in(*overrides, *RAY, "actors.count=2"))
     for one in (local, result):
         del one["seconds_of_last_start"]
     assert result == local
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_pretended_gpus_are_scheduled_by_fraction_and_the_learner_takes_a_whole_one(
-    tmp_path: Path, config_in: Configure
-) -> None:
+def test_actors_share_a_gpu_and_the_learner_takes_a_whole_one(tmp_path: Path, config_in: Configure) -> None:
     local = train(config_in(f"out={tmp_path}/local"))
-    words = ["engine=ray", "actors.count=auto", "actors.num_cpus=0", "actors.num_gpus=0.5", "learner.num_gpus=1"]
-    result = train(config_in(*words))
+    overrides = [
+        "engine=ray",
+        "device=auto",
+        "actors.count=auto",
+        "actors.num_cpus=0",
+        "actors.num_gpus=0.5",
+        "learner.num_gpus=1",
+    ]
+    result = train(config_in(*overrides))
     assert result["weights_sha256"] == local["weights_sha256"]
     assert max(r["engine/actors_alive"] for r in records(tmp_path / "out") if "loss/lm" in r) == 2
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_every_step_says_where_its_time_went_and_the_last_line_what_to_change(
+def test_every_step_records_where_its_time_went_and_the_last_line_gives_advice(
     tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = config_in("engine=ray", "actors.count=2", "lag=1", "epochs=25")
+    config = config_in(*RAY, "actors.count=2", "lag=1", "epochs=25")
     with caplog.at_level(logging.INFO):
         train(config)
     assert re.search(r"the learner waited \d+% of the time, the actors \d+%: ", caplog.text)
@@ -115,13 +109,13 @@ def test_every_step_says_where_its_time_went_and_the_last_line_what_to_change(
         assert record["engine/tickets_reissued"] == 0
         assert record["engine/examples_per_second"] > 0
     assert steps[-1]["engine/actors_alive"] == 2
-    # A step told together with the one before shows no publishing of its own, and not every step sees a pull.
+    # A step answered together with the one before shows no time for publishing, and not every step fetches weights.
     for name in ("publish_seconds", "pull_seconds"):
         assert sum(record[f"engine/{name}"] for record in steps) > 0
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_the_thread_that_computes_tickets_gives_way_to_the_learner(config_in: Configure) -> None:
+def test_the_thread_that_computes_tickets_yields_to_the_learner(config_in: Configure) -> None:
     config = config_in("device=cpu", "precision=float32")
     dataset = open_data(config, task_of(config))
     actor = RemoteActor.options(num_cpus=1).remote(partial(fingerprint, config), partial(make_worker, config))
@@ -134,16 +128,30 @@ def test_the_thread_that_computes_tickets_gives_way_to_the_learner(config_in: Co
             ray.get(actor.roll_out.remote(Ticket(step, 0, 0), weights)[0], timeout=90)
         spent = {thread: cpu - before.get(thread, 0) for thread, cpu in _cpu_of_threads(pid).items()}
         at_work = max(spent, key=spent.get)
-        niceness = os.getpriority(os.PRIO_PROCESS, pid)  # of its first thread, as Ray started it: the learner's
+        niceness = os.getpriority(os.PRIO_PROCESS, pid)  # of its main thread, as Ray started it; the learner keeps it
         assert os.getpriority(os.PRIO_PROCESS, at_work) == min(19, niceness + NICENESS)
     finally:
         ray.kill(actor)
 
 
 def _cpu_of_threads(pid: int) -> dict[int, int]:
-    """Nanoseconds so far."""
+    """Nanoseconds so far, by thread id."""
     files = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return {int(file.parent.name): int(file.read_text().split()[0]) for file in files}
+
+
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("shell", [RemoteActor, RemoteLearner], ids=["actor", "learner"])
+def test_a_watched_process_still_answers_and_its_death_ends_the_watch(shell: ray.actor.ActorClass) -> None:
+    """Ray honours the concurrency group of `watch`, which both shells inherit: in any other, it would block them."""
+    member = shell.options(num_cpus=1).remote(partial(dict, torch="2"), None)
+    watch = member.watch.remote()
+    hello = ray.get(member.hello.remote(), timeout=90)
+    assert hello.fingerprint == {"torch": "2"}
+    assert not ray.wait([watch], timeout=0)[0]
+    os.kill(hello.pid, signal.SIGKILL)
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        ray.get(watch, timeout=90)
 
 
 @pytest.mark.usefixtures("one_ray")

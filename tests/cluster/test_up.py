@@ -1,9 +1,9 @@
-"""`ray up` for real, on two machines made of namespaces: every one has its own processes, home and hostname.
+"""A real `ray up` on two machines made of namespaces, each with its own processes, home and hostname.
 
-They share a network in which there is nothing but loopback: 127.0.0.1 is the head, 127.0.0.2 the worker, each with an
-sshd on port 22. The file is cluster.yaml as `python -m recor_dist.cluster` derives it for hosts, unchanged; so are its
-setup and start commands, only that pip finds the packages in this environment instead of in an index. Nothing of this
-can reach the Ray, the ports or the home of anybody else here.
+They share a network that has only loopback: 127.0.0.1 is the head, 127.0.0.2 the worker, each with an sshd on port 22.
+The file is cluster.yaml as `python -m recor_dist.cluster` derives it for hosts, unchanged. Its setup and start commands
+are unchanged, too, but pip finds the packages in this environment instead of an index. Nothing here can reach another
+Ray, its ports or a real home on this machine.
 """
 
 import hashlib
@@ -29,37 +29,25 @@ from urllib.request import urlopen
 import pytest
 
 ROOT = Path(__file__).parents[2]
-INSIDE = "RECOR_DIST_INSIDE"  # set where the network is our own
+INSIDE = "RECOR_DIST_INSIDE"  # set inside the test's own network
 HEAD, WORKER = "127.0.0.1", "127.0.0.2"
 COMMAND = ["python", "-m", "recor_dist.run", "task=zebra"]
 SMALL = ["scale=smoke", "epochs=20", "checkpoint.every=20", "eval.every=50", "lag=1"]
 
 
-def _install(packages: list[str]) -> None:
-    """In CI's own space alone: elsewhere nothing is installed on anybody's machine."""
-    if os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "-qq", "update"], check=True, timeout=300)
-        subprocess.run(["apt-get", "-qq", "install", "-y", *packages], check=True, timeout=600)
-
-
 @pytest.mark.slow  # minutes: a cluster comes up, trains, loses a node and goes down
 @pytest.mark.timeout(2400)
-@pytest.mark.skipif(INSIDE in os.environ, reason="this is the inside")
-def test_in_a_network_of_its_own() -> None:
+@pytest.mark.skipif(INSIDE in os.environ, reason="this is the inner run")
+def test_inside_its_own_network() -> None:
     cannot = pytest.fail if os.environ.get("CI") else pytest.skip
     sbin = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
     needed = {"sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync", "ip": "iproute2", "pgrep": "procps"}
-
-    def missing() -> list[str]:
-        return [package for program, package in needed.items() if not shutil.which(program, path=sbin["PATH"])]
-
-    if missing():
-        _install(missing())
-    if missing():
-        cannot(f"needs {', '.join(missing())}; with CI=1 root installs them")
+    missing = [package for program, package in needed.items() if not shutil.which(program, path=sbin["PATH"])]
+    if missing:
+        cannot(f"needs {', '.join(missing)}; .ci/packages installs them")
     space = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*space, "true"], capture_output=True).returncode:
-        cannot("needs to be root: namespaces keep this test away from everything else")
+        cannot("needs root, for the namespaces that isolate this test")
     inner = [sys.executable, "-m", "pytest", "-x", "-m", "slow", "-p", "no:cacheprovider", "--timeout=2300", __file__]
     command = [*space, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *inner]
     shared = Path("/tmp/ray")  # machines mount their own over it
@@ -75,7 +63,7 @@ def test_in_a_network_of_its_own() -> None:
 
 @dataclass
 class Machine:
-    """A machine made of namespaces, with an sshd that listens on its address."""
+    """A machine made of namespaces, with an sshd on its address."""
 
     name: str
     address: str
@@ -84,7 +72,7 @@ class Machine:
     process: subprocess.Popen | None = None
 
     def set_up(self) -> None:
-        """What a machine has before `ray up`: a home, a key that may enter, packages at hand."""
+        """What a machine has before `ray up`: a home, an authorized key, and the packages."""
         (self.home / ".ssh").mkdir(parents=True, mode=0o700)
         (self.home / "shm").mkdir()
         (self.home / "ray").mkdir()
@@ -99,7 +87,7 @@ class Machine:
         self._lay_in_packages()
 
     def _lay_in_packages(self) -> None:
-        """An environment that sees the packages of this one, so that pip needs no index."""
+        """An environment that sees the packages of this one, so pip needs no index."""
         place = self.home / ".recor_dist"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=60)
         packages = sysconfig.get_path("purelib")
@@ -135,7 +123,7 @@ class Machine:
         )
 
     def cut_the_power(self) -> None:
-        """All its processes end at once, none of them with a word."""
+        """Kills all its processes at once."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
@@ -147,7 +135,7 @@ class Machine:
 
 
 class Laptop:
-    """Where a person sits: the checkout, a key, a token, and commands."""
+    """The user's machine: the checkout, a key, a token, and commands."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -157,15 +145,18 @@ class Laptop:
         kept = ("PATH", "LANG", "PYTHONPATH")
         self.environment = {key: os.environ[key] for key in kept if key in os.environ}
         self.environment |= {"HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
-        self.environment |= {"TMPDIR": str(home), "RAY_TMPDIR": str(home)}  # what `ray up` remembers of its clusters
-        # Ray names the sockets of its ssh connections after the user: these are ours alone.
+        self.environment |= {
+            "TMPDIR": str(home),
+            "RAY_TMPDIR": str(home),
+        }  # where `ray up` stores the state of its clusters
+        # Ray names the sockets of its ssh connections after the user, so this one must be unique.
         self.environment["LOGNAME"] = f"laptop-{secrets.token_hex(8)}"
         self.sockets = f"/tmp/ray_ssh_{hashlib.sha256(self.environment['LOGNAME'].encode()).hexdigest()[:10]}"
         bin_folder = str(Path(sys.executable).parent)
         self.environment["PATH"] = f"{bin_folder}:{self.environment['PATH']}"
 
     def command(self, *words: str, timeout: float = 300, ok: bool = True, **environment: str) -> str:
-        """What a command printed, on both streams."""
+        """Runs a command; returns what it printed on both streams."""
         done = subprocess.run(
             words,
             cwd=ROOT,
@@ -199,14 +190,14 @@ class Laptop:
             yield output
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with the ssh that it may have started
+                os.killpg(process.pid, signal.SIGKILL)  # including an ssh that it may have started
             process.wait()
             output.reader.join()
             process.stdout.close()
 
 
 class Output:
-    """What a command in the background prints."""
+    """What a background command has printed so far."""
 
     def __init__(self, process: subprocess.Popen) -> None:
         self.process, self.text, self.job = process, "", ""
@@ -222,7 +213,7 @@ class Output:
         def found() -> list[str]:
             ended = self.process.poll() is not None
             if ended:
-                self.reader.join(timeout=10)  # it may not have read the last lines yet
+                self.reader.join(timeout=10)  # it may still be reading the last lines
             seen = re.findall(pattern, self.text)
             assert len(seen) >= count or not ended, f"ended without {pattern!r}, {count} times:\n{self.text}"
             return seen if len(seen) >= count else []
@@ -273,8 +264,10 @@ def machines(place: Path, laptop: Laptop) -> Iterator[dict[str, Machine]]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(INSIDE not in os.environ, reason="runs inside, see above")
-def test_the_readmes_way_from_ray_up_to_ray_down(laptop: Laptop, machines: dict[str, Machine], place: Path) -> None:
+@pytest.mark.skipif(INSIDE not in os.environ, reason="runs in the namespaces of the test above")
+def test_the_readmes_commands_from_ray_up_to_ray_down(
+    laptop: Laptop, machines: dict[str, Machine], place: Path
+) -> None:
     head, worker = machines["head"], machines["worker"]
     file = place / "hosts.yaml"
     words = [f"head={HEAD}", f"workers={WORKER}", "user=root", f"key={laptop.key}"]
@@ -293,7 +286,7 @@ def test_the_readmes_way_from_ray_up_to_ray_down(laptop: Laptop, machines: dict[
     for machine in (head, worker):
         assert mode(machine.home / ".ray/auth_token") == 0o600
         source = machine.run(f"{machine.home}/.recor_dist/bin/python -I -c 'import actors; print(actors.__file__)'")
-        assert source.strip() == f"{machine.home}/.recor_dist/source/actors/__init__.py", "as it was mounted"
+        assert source.strip() == f"{machine.home}/.recor_dist/source/actors/__init__.py", "from the mounted source"
     cpus = float(re.search(r"/([\d.]+) CPU", laptop.command("ray", "exec", str(file), "ray status"))[1]) / 2
     listening = re.findall(r"LISTEN\s+\S+\s+\S+\s+(\S+):(\d+)\s", head.run("ss -ltn"))
     assert {(address, port) for address, port in listening if port in ("8265", "5000")} == {
@@ -301,21 +294,21 @@ def test_the_readmes_way_from_ray_up_to_ray_down(laptop: Laptop, machines: dict[
         (HEAD, "5000"),
     }
 
-    # On 127.0.0.1 the head itself listens in this network, so that what ssh forwards to this machine is on ::1 alone.
+    # In this network the head itself listens on 127.0.0.1, so the ports that ssh forwards are only on ::1.
     with laptop.background("ray", "exec", str(file), "-p", "8265", "-p", "5000", "sleep infinity"):
         wait_until(lambda: answers("http://[::1]:5000/health") and answers("http://[::1]:8265"), "both UIs through ssh")
         jobs = Jobs(laptop, "http://[::1]:8265")
         refuses_strangers(laptop, jobs)
         shows_what_went_wrong(jobs)
-        stops_and_goes_on(jobs, head)
-        starts_mlflow_anew(head)
+        stops_and_resumes(jobs, head)
+        restarts_mlflow(head)
         loses_a_node(jobs, head, worker, laptop, cpus)
         wait_until(two_nodes, "the worker is back", 300)
     goes_down(laptop, file, machines, token)
 
 
 def makes_the_token(laptop: Laptop) -> str:
-    """README's command: a new token is for its owner's eyes, and so is one that Ray wrote for all to read before."""
+    """README's command: only the owner can read a new token, and afterwards also one that Ray wrote for all to read."""
     (command,) = re.findall(r"^\(umask .*auth_token$", (ROOT / "README.md").read_text(), flags=re.M)
     file = laptop.home / ".ray/auth_token"
     laptop.command("sh", "-c", command)
@@ -323,7 +316,7 @@ def makes_the_token(laptop: Laptop) -> str:
     assert token and mode(file) == 0o600
     file.chmod(0o644)
     laptop.command("sh", "-c", command)
-    assert file.read_text() == token, "clusters that know it stay open"
+    assert file.read_text() == token, "running clusters keep their token"
     assert mode(file) == 0o600
     return token
 
@@ -344,7 +337,7 @@ class Jobs:
 
     @contextmanager
     def submitted(self, *words: str) -> Iterator["Output"]:
-        """`ray job submit -- python -m recor_dist.run task=zebra`, and what it prints as it goes."""
+        """`ray job submit -- python -m recor_dist.run task=zebra`, and what it prints."""
         with self.laptop.background("ray", "job", "submit", "--", *COMMAND, *words, **self.environment) as output:
             output.job = output.wait_for(r"'(raysubmit_\w+)' submitted")[0]
             yield output
@@ -355,18 +348,18 @@ def refuses_strangers(laptop: Laptop, jobs: Jobs) -> None:
     assert "Authentication required" in jobs.command("submit", "--", "true", ok=False, **stranger)
     wrong = {"RAY_AUTH_TOKEN": "0" * 64}
     assert "Authentication failed" in jobs.command("submit", "--", "true", ok=False, **wrong)
-    assert jobs.command("list").rstrip().endswith("-- []"), "neither has become a job"
+    assert jobs.command("list").rstrip().endswith("-- []"), "neither became a job"
 
 
 def shows_what_went_wrong(jobs: Jobs) -> None:
-    """The last error and the exit code of a run that failed."""
+    """A failed run shows its last error and its exit code."""
     shown = jobs.command("submit", "--", *COMMAND, "method=recro", ok=False)
     assert "error: method=recro: allowed: ao_arm, ar_gt, clm, mdm, recor; did you mean recor?" in shown
     assert re.search(r"exit code 2", shown)
 
 
-def stops_and_goes_on(jobs: Jobs, head: Machine) -> None:
-    """The job command word for word, at the scale that this cluster gives it: stopped, and submitted again."""
+def stops_and_resumes(jobs: Jobs, head: Machine) -> None:
+    """The job command exactly as documented, at the scale chosen for this cluster: stopped, and submitted again."""
     steps = []
     for _ in range(2):
         with jobs.submitted() as output:
@@ -380,9 +373,9 @@ def stops_and_goes_on(jobs: Jobs, head: Machine) -> None:
             output.wait_for(rf"Job '{output.job}' was stopped")
         about = json.loads((out / "run.json").read_text())
         assert about["status"] == "stopped"
-        wait_until(lambda: statuses() == ["KILLED"], "one run in MLflow, and it was stopped", 60)
+        wait_until(lambda: statuses() == ["KILLED"], "one stopped run in MLflow", 60)
         saved = sorted(int(commit.parent.name[5:]) for commit in out.glob("checkpoints/step-*/checkpoint.json"))
-        assert saved[-1] >= done + 20, "the checkpoint is that of the last step, not of the last 500"
+        assert saved[-1] >= done + 20, "the checkpoint is of the last step, not of the last multiple of 500"
         if steps:
             assert output.wait_for(r"resuming at step (\d+) of 10000") == [str(steps[-1])]
         steps.append(saved[-1])
@@ -392,7 +385,7 @@ def answers(address: str) -> bool:
     try:
         urlopen(address, timeout=10).close()
     except HTTPError as error:
-        return error.code == 401  # there is somebody, and asks for the token
+        return error.code == 401  # it answers, and asks for the token
     except OSError:
         return False
     return True
@@ -403,8 +396,8 @@ def last_step(journal: Path) -> int:
     return max((line["step"] for line in lines), default=0)
 
 
-def starts_mlflow_anew(head: Machine) -> None:
-    """A server that dies comes back without `ray up`, which would end the jobs."""
+def restarts_mlflow(head: Machine) -> None:
+    """A dead server is restarted without `ray up`, which would end the jobs."""
 
     def listeners() -> list[str]:
         return re.findall(rf"{HEAD}:5000 .*pid=(\d+)", head.run("ss -ltnp"))
@@ -415,10 +408,10 @@ def starts_mlflow_anew(head: Machine) -> None:
 
 
 def loses_a_node(jobs: Jobs, head: Machine, worker: Machine, laptop: Laptop, cpus: float) -> None:
-    """The same command, made small: the worker's power is cut and comes back; the weights are those of one process.
+    """The same command at a small scale: the worker loses power and comes back; the weights are those of one process.
 
-    The only actor takes all CPUs of a machine. One of the head's is the learner's, so that the actor lives on the
-    worker, and the run cannot end before the autoscaler has brought the worker back.
+    The only actor needs all CPUs of a machine. The learner takes one of the head's, so the actor must be on the worker,
+    and the run cannot end before the autoscaler has brought the worker back.
     """
     alone = ["actors.count=1", f"actors.num_cpus={cpus:g}", "learner.num_cpus=1"]
     joined = r"actor \d+ \(pid \d+ on worker\) joined"
@@ -440,7 +433,7 @@ def loses_a_node(jobs: Jobs, head: Machine, worker: Machine, laptop: Laptop, cpu
 
 
 def statuses(word: str = "") -> list[str]:
-    """How the runs stand in the head's MLflow, of which a tag or parameter is this word, if one is given."""
+    """The statuses of the runs in the head's MLflow; with a word, only of those with a tag or parameter equal to it."""
     from mlflow import MlflowClient
 
     client = MlflowClient("http://127.0.0.1:5000")
@@ -452,14 +445,14 @@ def statuses(word: str = "") -> list[str]:
 def goes_down(laptop: Laptop, file: Path, machines: dict[str, Machine], token: str) -> None:
     laptop.command("ray", "down", "-y", str(file))
     for machine in machines.values():
-        # A worker ends by itself some two minutes after its head.
-        wait_until(lambda: not left_over(machine), f"nothing is left on the {machine.name}", 300)  # noqa: B023
+        # A worker exits by itself about two minutes after its head.
+        wait_until(lambda: not left_over(machine), f"no process left on the {machine.name}", 300)  # noqa: B023
         found = subprocess.run(["grep", "-rl", token, str(machine.home)], capture_output=True, text=True).stdout
-        assert found.split() == [f"{machine.home}/.ray/auth_token"], "the token is nowhere else, not in any log"
+        assert found.split() == [f"{machine.home}/.ray/auth_token"], "the token is in no other file, not even in a log"
 
 
 def left_over(machine: Machine) -> list[str]:
-    """Processes of a machine other than its sshd and the one that looks; those that have ended do not count."""
+    """Processes of a machine other than its sshd and this `ps`; zombies do not count."""
     listed = machine.run("ps -eo ppid=,stat=,args=").splitlines()
     running = [line.split(None, 2) for line in listed]
     left = [args for parent, state, args in running if parent != "0" and state[0] != "Z" and "sshd" not in args]

@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from recor_dist.core.command import CONF, compose
-from recor_dist.core.config import SCHEMAS, Mistake, flatten, total_steps
+from data.tasks import TASKS
+from recor_dist.core.compose import CONF, SCALES, compose, preset
+from recor_dist.core.config import SCHEMAS, flatten, total_steps
+from recor_dist.core.setting import Mistake
+from recor_dist.record.identity import scale_of_run
 
 # The paper's two hyperparameter tables, ReCOR's columns, as printed.
 PAPER = {
@@ -22,17 +25,40 @@ PAPER = {
 
 @pytest.mark.parametrize("task", PAPER)
 def test_the_paper_scale_holds_the_papers_tables(task: str) -> None:
-    by_task = OmegaConf.load(CONF / f"scale/by_task/paper_{task}.yaml")
-    method = OmegaConf.load(CONF / f"scale/by_method/paper_{task}_recor.yaml")["method"]
-    expected = PAPER[task]
-    assert by_task["model"] == {"layers": expected["layers"], "width": 384, "heads": 12}
-    assert (by_task["batch_size"], by_task["epochs"]) == (expected["batch"], expected["epochs"])
-    assert float(by_task["learner"]["lr"]) == expected["lr"]
-    assert (by_task["learner"]["weight_decay"], by_task["learner"]["warmup"]) == (0.1, 0)
-    assert (method["gamma"], method["eta"], method["focal"]) == (0.0, 0.8, expected["focal"])
-    assert (method["token_queries"], method["order_queries"]) == (expected["K"], expected["C"])
-    assert method["exploration"] == expected["exploration"]
+    """Every value is in the file: none is left to a default of the schema."""
+    chosen, expected = preset(OmegaConf.load(CONF / "paper.yaml"), task, "recor"), PAPER[task]
+    assert chosen.model == {"layers": expected["layers"], "width": 384, "heads": 12}
+    assert (chosen.batch_size, chosen.epochs) == (expected["batch"], expected["epochs"])
+    assert (chosen.learner.lr, chosen.learner.weight_decay, chosen.learner.warmup) == (expected["lr"], 0.1, 0)
+    method = chosen.method
+    assert (method.gamma, method.eta, method.focal) == (0.0, 0.8, expected["focal"])
+    assert (method.token_queries, method.order_queries) == (expected["K"], expected["C"])
+    assert method.exploration == expected["exploration"]
     assert method.get("alpha", 0.1) == 0.1
+
+
+def test_a_task_that_a_scale_does_not_name_takes_the_column_other() -> None:
+    scale = OmegaConf.create(
+        {
+            "task": {"arg": {"length": 4}},
+            "all": {"batch_size": {"arg": 32, "other": 16}, "data.jobs": {"arg": 1}, "model.width": 8},
+            "baseline": {"batch_size": {"arg": 64, "other": 48}},
+        }
+    )
+    named = {"task": {"length": 4}, "batch_size": 32, "data": {"jobs": 1}, "model": {"width": 8}}
+    assert preset(scale, "arg", "recor") == named
+    assert preset(scale, "arg", "baseline") == named | {"batch_size": 64}
+    assert preset(scale, "new", "recor") == {"task": {}, "batch_size": 16, "model": {"width": 8}}
+    assert preset(scale, "new", "baseline") == {"task": {}, "batch_size": 48, "model": {"width": 8}}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_scale_names_only_tasks_that_exist(scale: str) -> None:
+    table = OmegaConf.load(CONF / f"{scale}.yaml")
+    assert set(table) <= {"task", "all", "recor", "baseline"}
+    rows = [row for block in ("all", "recor", "baseline") for row in table.get(block, {}).values()]
+    columns = {column for row in rows if isinstance(row, DictConfig) for column in row}
+    assert set(table.task) | columns <= {*TASKS, "other"}
 
 
 @pytest.mark.parametrize("task", PAPER)
@@ -69,7 +95,7 @@ def test_masked_diffusion_takes_twenty_steps_with_linear_and_token_weights() -> 
     assert method.suffix is False
 
 
-@pytest.mark.parametrize("scale", ["paper", "laptop", "smoke"])
+@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("task", ["arg", "mul"])
 def test_every_method_takes_as_many_gradient_steps_as_recor(task: str, scale: str) -> None:
     steps = set()
@@ -80,16 +106,15 @@ def test_every_method_takes_as_many_gradient_steps_as_recor(task: str, scale: st
 
 
 @pytest.mark.parametrize("method", ["recor", "clm", "ar_gt", "mdm", "ao_arm"])
-@pytest.mark.parametrize("scale", ["paper", "laptop", "smoke", "auto"])
-@pytest.mark.parametrize("task", ["arg", "mul", "sudoku", "zebra", "custom"])
+@pytest.mark.parametrize("scale", [*SCALES, "auto"])
+@pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_every_scale(task: str, scale: str, method: str) -> None:
-    words = [f"task={task}", f"scale={scale}"] + (["data.source=rows.jsonl"] if task == "custom" else [])
-    words.append(f"method={method}")
-    config = compose(words)
+    source = ["data.source=rows.jsonl"] if task == "custom" else []
+    config = compose([f"task={task}", f"scale={scale}", f"method={method}", *source])
     assert config.scale == ("laptop" if scale == "auto" else scale), "without a GPU, auto is laptop"
 
 
-# words -> what the one line must say
+# overrides -> what the one line must say
 REFUSED = {
     "lrr=1": ["lrr: no such setting", "did you mean learner.lr?"],
     "learner.lrate=1": ["learner.lrate: no such setting", "learner.lr", "learner.clip"],
@@ -97,7 +122,7 @@ REFUSED = {
     "task.digits=3": ["task.digits: no such setting", "task.length"],
     "+speed=9": ["speed: no such setting"],
     "+learner.speed=9": ["learner.speed: no such setting"],
-    "task=argg": ["task=argg", "allowed: arg, custom, mul, sudoku, zebra", "did you mean arg?"],
+    "task=argg": ["task=argg", f"allowed: {', '.join(sorted(TASKS))}", "did you mean arg?"],
     "method=recorr": ["did you mean recor?"],
     "scale=papr": ["did you mean paper?"],
     "seed=x": ["seed=x: must be a whole number"],
@@ -124,31 +149,31 @@ REFUSED = {
     "method.algorithm=ppo": ["method.reward=sparse"],
     "method.algorithm=sql_mse method.reward=dense method.focal=2": ["method.focal=2.0", "allowed here: 0"],
     "method.algorithm=ppo method.reward=dense method.gamma=0.5": ["method.gamma=0.5", "allowed: 0"],
-    "method.focal=0.5": ["method.focal=0.5", "allowed: 0, or 1 and more"],
+    "method.focal=0.5": ["method.focal=0.5", "allowed: 0, or at least 1"],
     "method.exploration=entropy method.alpha=0": ["method.alpha=0", "exploration=topk"],
-    "method.alpha=1e-9": ["method.alpha=1e-09", "allowed: 0, or 1e-6 and more"],
-    "task=null": ["task=null: allowed: arg, custom, mul, sudoku, zebra"],
-    "~method.eta": ["settings cannot be taken away"],
-    "seed=0,1": ["several values make a sweep; put --multirun before them all"],
+    "method.alpha=1e-9": ["method.alpha=1e-09", "allowed: 0, or at least 1e-6"],
+    "task=null": ["task=null: allowed: arg, custom"],
+    "~method.eta": ["a setting cannot be removed"],
+    "seed=0,1": ["several values make a sweep; put --multirun before all settings"],
     "learner=1": ["learner: no such setting; allowed there: learner.beta1"],
     "data.dir=null": ["data.dir=null: must be text"],
     "data.dir=": ["data.dir=: names no folder or file"],
     "out=s3://": ["out=s3://: names no folder or file"],
-    "track.register=a/b": ["track.register=a/b: MLflow's model names have no slash and no colon"],
+    "track.register=a/b": ["track.register=a/b: a model name in MLflow has no slash or colon"],
     "track.experiment=": ["track.experiment: names no experiment"],
     "track.wait=-1": ["track.wait=-1.0: must be at least 0"],
     "threads=100000": ["threads=100000: must be at least 1 and at most 256"],
-    "task.train_rows=10": ["10 training rows give not one batch of 32"],
+    "task.train_rows=10": ["10 training rows do not fill one batch of 32"],
     "method.lm_weight=0 method.order_weight=0": ["nothing would be learned"],
     "method=mdm method.steps=0": ["method.steps=0: must be at least 1"],
     "method=mdm method.diffusion_steps=0": ["method.diffusion_steps=0: must be at least 1"],
     "method=mdm method.decoder=top_p": ["allowed: vanilla, top_prob, top_margin", "did you mean top_prob?"],
-    "method=mdm method.gamma=0.5": ["method.gamma=0.5", "allowed: 0, or 1 and more"],
+    "method=mdm method.gamma=0.5": ["method.gamma=0.5", "allowed: 0, or at least 1"],
     "method=mdm method.eta=0.5": ["method.eta: no such setting", "method.suffix"],
     "method=clm method.order_queries=2": ["method.order_queries: no such setting"],
     "method=ar_gt method.order_weight=0": ["method.order_weight=0.0: must be above 0"],
     "method=sufmdm": ["allowed: ao_arm, ar_gt, clm, mdm, recor", "did you mean mdm?"],
-    "data.source=rows.jsonl": ["data.source: only custom, sudoku and zebra read a source"],
+    "data.source=rows.jsonl": ["data.source: task=arg makes its own rows and reads no source; omit data.source"],
     "task=sudoku task.size=5": ["task.size=5: allowed: 4, 6, 9"],
     "task=sudoku task.size=16": ["task.size=16: must be at least 4 and at most 9"],
     "task=sudoku task.hard=train": ["task.hard=train: allowed: none, test, all"],
@@ -160,28 +185,25 @@ REFUSED = {
     "task=zebra task.prompt_length=0": ["task.prompt_length=0: must be at least 1"],
     "task=zebra method.token_queries=13": ["a response has M=12 slots"],
     "data.jobs=-1": ["data.jobs=-1: must be at least 0"],
-    "task=custom": ["task=custom needs data.source=PATH"],
+    "task=custom": ["data.source: task=custom reads a file; write data.source=PATH"],
 }
 
 
-@pytest.mark.parametrize("words", REFUSED)
-def test_a_mistake_is_one_line_with_the_remedy(words: str) -> None:
+@pytest.mark.parametrize("overrides", REFUSED)
+def test_a_mistake_is_one_line_with_the_remedy(overrides: str) -> None:
     with pytest.raises(Mistake) as refusal:
-        compose(["scale=smoke", *words.split(" ")])
+        compose(["scale=smoke", *overrides.split(" ")])
     line = str(refusal.value)
     assert "\n" not in line
-    for part in REFUSED[words]:
+    for part in REFUSED[overrides]:
         assert part in line
 
 
-@pytest.mark.parametrize(
-    "words", [["lrr=1"], ["method.eta=2"], ["task=zebr"], ["+a=1"], ["seed=1,2"], ["learner.lr=x"]]
-)
+@pytest.mark.parametrize("override", ["lrr=1", "method.eta=2", "task=zebr", "+a=1", "seed=1,2", "learner.lr=x"])
 @pytest.mark.parametrize("command", ["recor_dist.run", "data.prepare"])
-def test_commands_refuse_with_one_line_and_exit_code_two(command: str, words: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", command, "scale=smoke", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+def test_commands_refuse_with_one_line_and_exit_code_two(command: str, override: str, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", command, "scale=smoke", override]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stdout == ""
     lines = done.stderr.splitlines()
@@ -198,8 +220,11 @@ def test_help_names_every_setting(tmp_path: Path) -> None:
             assert key in shown or key.endswith(".name")
 
 
-def test_identity_leaves_out_placement_and_nothing_else() -> None:
-    newer = ["learner.compile=true", "model.deviation=0.1"]  # left out at their defaults: they came later
+def test_identity_omits_placement_and_nothing_else() -> None:
+    newer = [
+        "learner.compile=true",
+        "model.deviation=0.1",
+    ]  # omitted at their defaults, because they are newer than the first runs
     config = compose(["scale=smoke", *newer])
     everything, identity = set(flatten(config)), set(flatten(config, identity_only=True))
     assert everything - identity == {
@@ -212,13 +237,13 @@ def test_identity_leaves_out_placement_and_nothing_else() -> None:
 
 def test_auto_keeps_the_scale_a_run_was_started_with(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"settings": {"scale": "paper"}}))
-    assert compose([f"out={tmp_path}"]).scale == "paper"
-    assert compose([f"out={tmp_path}"]).batch_size == 1024
+    config = compose([f"out={tmp_path}"], scale_of_run)
+    assert (config.scale, config.batch_size) == ("paper", 1024)
 
 
-def test_a_mistake_that_the_scale_needs_to_know_of_is_told_as_it_is(tmp_path: Path) -> None:
-    """`scale=auto` looks into `out`, inside of Hydra, which words what it catches anew."""
+def test_a_mistake_found_inside_hydra_is_reported_unchanged(tmp_path: Path) -> None:
+    """`scale=auto` looks into `out` while Hydra composes, and Hydra wraps the errors that it catches."""
     command = [sys.executable, "-m", "recor_dist.run", "task=zebra", "engine=local", "out=nowhere://a/b"]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert told.returncode == 2
-    assert told.stderr.startswith("error: nowhere://a/b: cannot be used as a folder"), told.stderr
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: nowhere://a/b: cannot be used as a folder"), done.stderr

@@ -1,4 +1,4 @@
-"""The switches for a GPU, on the CPU that is here: the same code, each run twice with the same bits."""
+"""The settings for GPUs, tested on a CPU: the same code, and the same bits in every run."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ TINY = ["model.layers=1", "model.width=8", "model.heads=1", "epochs=0.1", "task.
 
 
 @pytest.mark.parametrize(
-    ("words", "found", "device", "precision"),
+    ("overrides", "found", "device", "precision"),
     [
         ([], "cuda", "cuda", "bfloat16"),
         ([], "cpu", "cpu", "float32"),
@@ -25,21 +25,23 @@ TINY = ["model.layers=1", "model.width=8", "model.heads=1", "epochs=0.1", "task.
         (["precision=bfloat16"], "cpu", "cpu", "bfloat16"),
     ],
 )
-def test_auto_takes_what_suits_the_device_and_words_overrule_it(
-    words: list[str], found: str, device: str, precision: str, config_in: Configure
+def test_auto_suits_the_device_and_overrides_take_precedence(
+    overrides: list[str], found: str, device: str, precision: str, config_in: Configure
 ) -> None:
-    config = config_in(*words)
+    config = config_in(*overrides)
     resolve_device(config, found)
     assert (config.device, config.precision) == (device, precision)
 
 
-def test_a_setting_that_came_later_leaves_the_identity_of_earlier_runs_alone(config_in: Configure) -> None:
-    before, with_it = (flatten(config_in(*words), identity_only=True) for words in ([], ["learner.compile=true"]))
+def test_a_setting_added_later_does_not_change_the_identity_of_earlier_runs(config_in: Configure) -> None:
+    before, with_it = (
+        flatten(config_in(*overrides), identity_only=True) for overrides in ([], ["learner.compile=true"])
+    )
     assert "learner.compile" not in before
     assert with_it == {**before, "learner.compile": True}
 
 
-def test_what_ray_job_stop_waits_decides_how_long_the_learner_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grace_period_of_ray_job_stop_limits_how_long_the_learner_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "from recor_dist.core.config import Config; print(Config().deadline.stop)"
     shown = {}
     for wait in ("", "60"):
@@ -48,7 +50,7 @@ def test_what_ray_job_stop_waits_decides_how_long_the_learner_may_take(monkeypat
     assert shown == {"": "2.0", "60": "40.0"}
 
 
-def test_bfloat16_is_another_result_and_the_same_every_time(config_in: Configure, tmp_path: Path) -> None:
+def test_bfloat16_gives_a_different_result_and_the_same_bits_every_time(config_in: Configure, tmp_path: Path) -> None:
     runs = {
         name: train(config_in(*TINY, f"precision={name.rstrip('+')}", f"out={tmp_path}/{name}"))["weights_sha256"]
         for name in ("bfloat16", "bfloat16+", "float32")
@@ -56,15 +58,15 @@ def test_bfloat16_is_another_result_and_the_same_every_time(config_in: Configure
     assert runs["bfloat16"] == runs["bfloat16+"] != runs["float32"]
 
 
-@pytest.mark.slow  # the compiler takes its time
+@pytest.mark.slow  # the compiler is slow
 @pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of itself
+@pytest.mark.filterwarnings("ignore")  # from torch's own compiler
 @pytest.mark.parametrize("method", ["recor", "clm", "mdm"])
-def test_a_compiled_learner_gives_the_same_bits_every_time_and_nearly_those_of_the_plain_one(
+def test_a_compiled_learner_gives_the_same_bits_every_time_and_nearly_the_result_of_the_plain_one(
     method: str, config_in: Configure, tmp_path: Path
 ) -> None:
-    words = [*TINY, f"method={method}", "task.test_rows=200", "eval.size=200"]
-    plain = train(config_in(*words, f"out={tmp_path}/plain"))
-    compiled = [train(config_in(*words, "learner.compile=true", f"out={tmp_path}/{n}")) for n in range(2)]
+    overrides = [*TINY, f"method={method}", "task.test_rows=200", "eval.size=200"]
+    plain = train(config_in(*overrides, f"out={tmp_path}/plain"))
+    compiled = [train(config_in(*overrides, "learner.compile=true", f"out={tmp_path}/{n}")) for n in range(2)]
     assert compiled[0]["weights_sha256"] == compiled[1]["weights_sha256"]
     assert compiled[0]["test"]["token_accuracy"] == pytest.approx(plain["test"]["token_accuracy"], abs=0.02)

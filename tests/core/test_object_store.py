@@ -1,11 +1,11 @@
-"""A run whose data and results lie in an object store: the same weights, and a kill at any time leaves a checkpoint."""
+"""A run with its data and results in an object store: the same weights, and a kill at any time leaves a checkpoint."""
 
 import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import boto3
@@ -15,30 +15,25 @@ import pytest
 from data.prepare import open_data, prepare
 from data.shards import BadShard
 from data.tasks import task_of
-from recor_dist.core import files
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core import locks
+from recor_dist.core.config import Config
+from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.model.decoding import generate
 from recor_dist.record.checkpoint import load_model
-from tests.object_store import keys, s3_server, unfinished_uploads
+from tests.object_store import keys, unfinished_uploads
 
 Configure = Callable[..., Config]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _s3() -> Iterator[None]:
-    with s3_server():
-        yield
-
-
 @pytest.fixture(autouse=True)
-def _fast_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BEAT", 0.2)
+def _fast_beats(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "BEAT", 0.2)
 
 
 @pytest.fixture
 def in_store(tmp_path: Path) -> tuple[str, str]:
-    """The words that put a run of this test into the store."""
+    """The overrides that put a run of this test into the store."""
     return f"out=s3://bucket/{tmp_path.name}/out", f"data.dir=s3://bucket/{tmp_path.name}/shards"
 
 
@@ -56,7 +51,7 @@ def test_a_run_in_an_object_store_ends_in_the_weights_of_one_on_a_disk(
     assert stored(tmp_path, "out/result.json") == result
     assert stored(tmp_path, "out/run.json")["status"] == "finished"
     commits = [key for key in there if key.endswith("checkpoint.json")]
-    assert len(commits) == 2, "old checkpoints are removed there, too"
+    assert len(commits) == 2, "old checkpoints are removed there as well"
     assert not [key for key in there if key.endswith((".lock", ".partial"))]
     assert train(config_in(*in_store)) == result, "a finished run shows its result"
     with pytest.raises(Mistake, match="exists, and resume=never"):
@@ -68,30 +63,37 @@ def test_a_run_in_an_object_store_ends_in_the_weights_of_one_on_a_disk(
     assert np.array_equal(ours.responses, theirs.responses)
 
 
-@pytest.mark.slow  # large files, so that there is a middle
+@pytest.mark.slow  # needs files that are large enough to be uploaded in parts
 @pytest.mark.parametrize("file", ["model.safetensors", "state.safetensors", "checkpoint.json"])
 def test_a_kill_in_the_middle_of_an_upload_leaves_the_last_complete_checkpoint(
     file: str, config_in: Configure, in_store: tuple[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Wide enough that the largest file is uploaded in parts: some are there when the process dies.
-    words = ["model.layers=1", "model.width=512", "model.heads=8", "checkpoint.every=1", "epochs=0.25", "eval.every=0"]
-    words += ["task.test_rows=2", "task.val_rows=2", "scale=smoke"]
-    command = [sys.executable, "-m", "tests.killed_run", f"upload:3:{file}", *words, *in_store]
+    # Wide enough that the largest file is uploaded in parts: the store has some of them when the process dies.
+    overrides = [
+        "model.layers=1",
+        "model.width=512",
+        "model.heads=8",
+        "checkpoint.every=1",
+        "epochs=0.25",
+        "eval.every=0",
+    ]
+    overrides += ["task.test_rows=2", "task.val_rows=2", "scale=smoke"]
+    command = [sys.executable, "-m", "tests.killed_run", f"upload:3:{file}", *overrides, *in_store]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     steps = {key.split("/")[3] for key in keys(f"{tmp_path.name}/out/checkpoints") if key.endswith("checkpoint.json")}
     assert steps == {"step-00000001", "step-00000002"}
-    if file == "state.safetensors":  # the others are too small for parts
-        assert any(key.endswith(file) for key in unfinished_uploads()), "the kill was in the middle"
+    if file == "state.safetensors":  # the others are too small to have parts
+        assert any(key.endswith(file) for key in unfinished_uploads()), "the kill came in the middle"
     assert stored(tmp_path, "out/run.json")["status"] == "running"
 
     with caplog.at_level("INFO"):
-        result = train(config_in(*words, *in_store))
+        result = train(config_in(*overrides, *in_store))
     assert re.search("resuming at step 2 of 4", caplog.text)
-    assert result["weights_sha256"] == train(config_in(*words, f"out={tmp_path}/local"))["weights_sha256"]
+    assert result["weights_sha256"] == train(config_in(*overrides, f"out={tmp_path}/local"))["weights_sha256"]
 
 
-def test_shards_in_an_object_store_are_made_verified_and_mended_as_on_a_disk(
+def test_shards_in_an_object_store_are_made_verified_and_repaired_as_on_a_disk(
     config_in: Configure, in_store: tuple[str, str], tmp_path: Path
 ) -> None:
     config = config_in(in_store[1], "task.train_rows=600", "data.shard_rows=250")
@@ -99,7 +101,7 @@ def test_shards_in_an_object_store_are_made_verified_and_mended_as_on_a_disk(
     assert data.manifest == local.manifest
     (bad,) = [key for key in keys(f"{tmp_path.name}/shards") if key.endswith("train-00001.parquet")]
     boto3.client("s3").put_object(Bucket="bucket", Key=bad, Body=b"PAR1")
-    with pytest.raises(BadShard, match=r"train-00001\.parquet is corrupt .* rebuilds just that one"):
+    with pytest.raises(BadShard, match=r"train-00001\.parquet is corrupt .* rebuilds only that shard"):
         open_data(config, task_of(config)).read_split("train", 250, 1)
     (manifest,) = [key for key in keys(f"{tmp_path.name}/shards") if key.endswith("manifest.json")]
     boto3.client("s3").delete_object(Bucket="bucket", Key=manifest)
@@ -107,12 +109,14 @@ def test_shards_in_an_object_store_are_made_verified_and_mended_as_on_a_disk(
     assert np.array_equal(data.read_split("train", 0, 600).prompts, local.read_split("train", 0, 600).prompts)
 
 
-def test_rows_of_ones_own_may_lie_there_too(config_in: Configure, in_store: tuple[str, str], tmp_path: Path) -> None:
+def test_custom_rows_are_read_from_an_object_store(
+    config_in: Configure, in_store: tuple[str, str], tmp_path: Path
+) -> None:
     rows = "".join(json.dumps({"prompt": f"{n:03d}", "response": f"{n:03d}"[::-1]}) + "\n" for n in range(300))
     (tmp_path / "rows.jsonl").write_text(rows)
     boto3.client("s3").put_object(Bucket="bucket", Key=f"{tmp_path.name}/rows.jsonl", Body=rows)
     there, here = (
-        train(config_in("task=custom", f"data.source={source}/rows.jsonl", *words))
-        for source, words in ((f"s3://bucket/{tmp_path.name}", in_store), (tmp_path, ()))
+        train(config_in("task=custom", f"data.source={source}/rows.jsonl", *overrides))
+        for source, overrides in ((f"s3://bucket/{tmp_path.name}", in_store), (tmp_path, ()))
     )
     assert there["weights_sha256"] == here["weights_sha256"]

@@ -1,6 +1,6 @@
-"""Sudoku's rules once more, with plain sets, from their definitions: what the compiled techniques are checked against.
+"""The rules of Sudoku with plain sets, from their definitions, as a reference for the compiled techniques.
 
-Cells are (row, column). Every function is given a board and nothing that a solver remembers.
+Cells are (row, column). Every function gets a board (or its candidates) and no solver state.
 """
 
 from itertools import combinations
@@ -56,7 +56,7 @@ class Rules:
         return found
 
     def naked(self, left: Candidates, size: int) -> set[tuple[Cell, int]]:
-        """What `size` cells of a unit with `size` digits between them rule out."""
+        """What is ruled out by `size` cells of a unit with `size` digits between them."""
         out = set()
         for unit in self.units:
             blank = [cell for cell in unit if cell in left]
@@ -120,7 +120,7 @@ class Rules:
             found = self.lone_singles(left)
             if hardest >= 3:
                 found |= self.hidden_singles(left)
-            # The simplest technique that rules anything out goes first.
+            # Apply the simplest technique that rules anything out.
             out = next(
                 (out for technique in range(4, min(hardest, 8) + 1) if (out := self.ruled_out(left, technique))), None
             )
@@ -131,7 +131,7 @@ class Rules:
 
 
 class Solver:
-    """z3 on the rules of a board, as truth values: cell holds digit."""
+    """z3 on the rules of a board, with one boolean per cell and digit."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -149,7 +149,7 @@ class Solver:
             self.solver.add(z3.Or(z3.Not(a), z3.Not(b)))
 
     def is_unique(self, puzzle: list[int], solution: list[int]) -> bool:
-        """Whether no board but `solution` fits the puzzle."""
+        """True if no board other than `solution` fits the puzzle."""
         givens = [self.holds[cell][value - 1] for cell, value in enumerate(puzzle) if value]
         self.solver.push()
         self.solver.add(z3.Or([z3.Not(self.holds[cell][value - 1]) for cell, value in enumerate(solution)]))

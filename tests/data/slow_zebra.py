@@ -1,6 +1,6 @@
-"""Zebra's clues once more, from their words: what the compiled deduction is checked against.
+"""The clues of Zebra puzzles, from their definitions, as a reference for the compiled deduction.
 
-A clue is (kind, entities) as `data.zebra.parse` gives it, an entity (row, value), row 0 the house numbers.
+A clue is (kind, entities), its kind by name. An entity is (row, value); row 0 holds the house numbers.
 """
 
 from itertools import combinations, permutations, product
@@ -28,19 +28,19 @@ def satisfied(clue: Clue, table: list[list[int]]) -> bool:
 
 
 def all_solutions(clues: list[Clue], n: int, m: int) -> list[list[list[int]]]:
-    """By trying every table: for three houses and three attributes."""
+    """All solutions, by trying every table; feasible for three houses and three attributes."""
     tables = ([list(range(n)), *map(list, rows)] for rows in product(permutations(range(n)), repeat=m))
     return [table for table in tables if all(satisfied(clue, table) for clue in clues)]
 
 
 def supported(clue: Clue, n: int, possible: list[set[int]]) -> list[set[int]]:
-    """The houses of each entity that some choice of houses for the others goes with."""
+    """The houses of each entity for which some choice of houses for the others satisfies the clue."""
     good = [houses for houses in product(*possible) if RELATIONS[clue[0]](n, *houses)]
     return [{houses[i] for houses in good} for i in range(len(possible))]
 
 
 def one_round(possible: Possible, clues: list[Clue], n: int, m: int) -> Possible:
-    """Every conclusion that a single clue or a single attribute gives."""
+    """Every conclusion that follows from a single clue or a single attribute."""
     new = {entity: set(houses) for entity, houses in possible.items()}
     for clue in clues:
         left = supported(clue, n, [possible[entity] for entity in clue[1]])
@@ -60,7 +60,7 @@ def one_round(possible: Possible, clues: list[Clue], n: int, m: int) -> Possible
 def next_fill(
     clues: list[Clue], filled: dict[tuple[int, int], int], n: int, m: int
 ) -> tuple[int, tuple[int, int], int]:
-    """Rounds, (row, house) and value of the easiest cell, given (row, house) -> value of those filled before."""
+    """Rounds, (row, house) and value of the easiest cell, given (row, house) -> value of the filled cells."""
     possible: Possible = {(row, value): set(range(n)) for row in range(1, m + 1) for value in range(n)}
     possible |= {(0, house): {house} for house in range(n)}
     possible |= {(row, value): {house} for (row, house), value in filled.items()}
@@ -70,11 +70,11 @@ def next_fill(
         known = {(row, min(houses)): value for (row, value), houses in possible.items() if row and len(houses) == 1}
         if new := sorted(known.keys() - filled.keys()):
             return rounds, new[0], known[new[0]]
-        assert rounds < 1000, "deduction came to an end"
+        assert rounds < 1000, "deduction makes no progress"
 
 
 class Solver:
-    """z3 on the rules of n houses and m attributes, as truth values: entity is in house."""
+    """z3 on the rules of n houses and m attributes, with one boolean per entity and house."""
 
     def __init__(self, n: int, m: int) -> None:
         self.n, self.m = n, m
@@ -96,7 +96,7 @@ class Solver:
             self.solver.add(z3.Or(z3.Not(a), z3.Not(b)))
 
     def is_unique(self, clues: list[Clue], table: list[list[int]]) -> bool:
-        """Whether no table but this one fits the clues."""
+        """True if no table other than this one fits the clues."""
         self.solver.push()
         for kind, entities in clues:
             *others, last = entities

@@ -1,18 +1,18 @@
-"""Compiled functions without a place to keep them, and the random numbers they draw."""
+"""Compiled functions that cannot be cached, and the random numbers that compiled functions draw."""
 
 import numpy as np
 
 from data.compiled import compiled, draw, shuffle
 
 
-def test_a_function_without_a_place_to_be_kept_is_compiled_all_the_same() -> None:
+def test_a_function_that_cannot_be_cached_is_compiled_anyway() -> None:
     scope: dict = {}
-    exec("def twice(x):\n    return 2 * x", scope)  # from no file: numba has nowhere to keep it
+    exec("def twice(x):\n    return 2 * x", scope)  # not from a file, so numba has nowhere to cache it
     assert compiled(scope["twice"])(21) == 42
 
 
-def test_draws_are_splitmixs_and_even() -> None:
-    """The first numbers of splitmix64 from seed 0 are known; a draw below 2^32 is the upper half of one."""
+def test_draws_match_splitmix64_and_are_uniform() -> None:
+    """The first outputs of splitmix64 for seed 0 are known; a draw below 2^32 is the upper half of an output."""
     state = np.zeros(1, dtype=np.uint64)
     assert [draw(state, 2**32) for _ in range(3)] == [0xE220A839, 0x6E789E6A, 0x06C45D18]
     counts = np.bincount([draw(state, 6) for _ in range(6000)], minlength=6)

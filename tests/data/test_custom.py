@@ -16,7 +16,8 @@ from data.shards import Dataset
 from data.splits import SPLITS
 from data.tasks import task_of
 from data.vocab import PAD
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core.config import Config
+from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 
 Configure = Callable[..., Config]
@@ -57,7 +58,7 @@ def test_vocabulary_lengths_and_padding_come_from_the_source(name: str, tmp_path
     assert sum(data.rows_of(split) for split in SPLITS) == len(ROWS)
     assert decoded(data) == {(row["prompt"], row["response"]) for row in ROWS}
     short = next(r for r in data.read_split("train", 0, 50).prompts if data.vocabulary.ids[PAD] in r)
-    assert short[-1] == data.vocabulary.ids[PAD], "padding stands on the right"
+    assert short[-1] == data.vocabulary.ids[PAD], "padding goes on the right"
 
 
 def test_lists_are_tokens_and_rows_of_one_length_need_no_pad(tmp_path: Path, config_in: Configure) -> None:
@@ -76,7 +77,7 @@ def test_a_folder_gives_its_own_splits(tmp_path: Path, config_in: Configure, cap
     data = opened(config_in("task=custom", f"data.source={folder}"))
     assert data.rows_of("test") == 60
     assert data.rows_of("train") + data.rows_of("val") == 150, "validation is held out of train"
-    assert "prompts of test stand in train as well" in caplog.text
+    assert "prompts of test are in train as well" in caplog.text
 
 
 def test_a_recorded_order_comes_with_its_rows_pads_first(tmp_path: Path, config_in: Configure) -> None:
@@ -101,8 +102,8 @@ def test_identity_is_the_content_not_the_path(tmp_path: Path, config_in: Configu
 
 
 BAD_ROWS = [
-    ({"prompt": None, "response": "1"}, "null prompt in row 4 of rows"),
-    ({"prompt": "1", "response": None}, "null response in row 4 of rows"),
+    ({"prompt": None, "response": "1"}, "the prompt in row 4 of rows"),
+    ({"prompt": "1", "response": None}, "the response in row 4 of rows"),
     ({"prompt": "x" * 30, "response": "1"}, r"prompt in row 4 of rows\S* has 30 tokens, over task.max_length=20"),
     ({"prompt": "1", "response": "x" * 30}, r"response in row 4 of rows\S* has 30 tokens, over task.max_length=20"),
 ]
@@ -142,7 +143,7 @@ def test_a_line_that_cannot_be_read_is_refused_with_its_number(line: str, messag
         read_source(CustomConfig(), str(path))
 
 
-def test_files_that_cannot_be_a_source_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_source_are_refused(tmp_path: Path) -> None:
     def refused(path: Path, message: str) -> None:
         with pytest.raises(Mistake, match=message):
             read_source(CustomConfig(), str(path))
@@ -160,7 +161,7 @@ def test_files_that_cannot_be_a_source_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
     refused(tmp_path / "broken.parquet", "broken.parquet is not a Parquet file")
     refused(write(tmp_path / "rows.csv", ROWS), "must end in .parquet or .jsonl")
-    refused(write(tmp_path / "few.jsonl", ROWS[:3]), "too few different prompts to hold out")
+    refused(write(tmp_path / "few.jsonl", ROWS[:3]), "too few different prompts for a")
     (tmp_path / "folder").mkdir()
     refused(tmp_path / "folder", "needs a train.parquet or train.jsonl")
     write(tmp_path / "folder" / "train.jsonl", ROWS)
@@ -172,7 +173,7 @@ def test_files_that_cannot_be_a_source_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_blank_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
+def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", ROWS)
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], "", "  ", *lines[1:], "", "nonsense"]) + "\n")

@@ -10,14 +10,14 @@ from data.arg import ArgConfig
 from data.mul import MulConfig
 from data.splits import SPLITS, split_of
 from data.tasks import task_of
-from recor_dist.core.command import compose
+from recor_dist.core.compose import compose
 
 
 def digits(text: str) -> np.ndarray:
     return np.array([list(map(int, text))], dtype=np.uint8)
 
 
-def test_args_example_comes_out_exactly() -> None:
+def test_the_papers_arg_example_comes_out_exactly() -> None:
     assert arg.respond(digits("64610246434563440135"), 7).tolist() == digits("15443515654216654535").tolist()
 
 
@@ -49,13 +49,13 @@ def test_mul_is_multiplication(n: int, m: int) -> None:
         assert seen == set(range(2, 10))
 
 
-def test_muls_paper_lengths() -> None:
+def test_mul_has_the_papers_lengths() -> None:
     rows = mul.sample(MulConfig(), np.random.default_rng(0), 2)
     assert (rows.prompts.shape[1], rows.responses.shape[1]) == (24, 22)
 
 
 @pytest.mark.parametrize("task", ["arg", "mul"])
-def test_no_prompt_of_one_split_stands_in_another_whatever_the_seed(task: str) -> None:
+def test_no_prompt_is_in_two_splits_for_any_seed(task: str) -> None:
     prompts: dict[str, set[bytes]] = {split: set() for split in SPLITS}
     for seed in (0, 1):
         made = task_of(compose([f"task={task}", "scale=smoke", f"task.seed={seed}", "task.train_rows=2000"]))
@@ -69,7 +69,7 @@ def test_no_prompt_of_one_split_stands_in_another_whatever_the_seed(task: str) -
     assert not prompts["val"] & prompts["test"]
 
 
-def test_a_sixteenth_of_all_prompts_is_for_each_held_out_split() -> None:
+def test_each_held_out_split_gets_a_sixteenth_of_all_prompts() -> None:
     shares = np.bincount(split_of(str(i).encode() for i in range(20_000))) / 20_000
     np.testing.assert_allclose(shares, [14 / 16, 1 / 16, 1 / 16], atol=0.01)
 

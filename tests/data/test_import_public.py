@@ -1,4 +1,4 @@
-"""Files of others: what comes in unchanged, and what is refused with its row. A hostile pickle executes nothing."""
+"""Importing public files: good rows arrive unchanged, bad ones are refused by row, hostile pickles execute nothing."""
 
 import copy
 import os
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import import_public, sudoku, zebra
-from data.import_public import import_files, main
+from data import sudoku, zebra, zebra_files
+from data.import_public import ImportConfig, import_files
 from data.plain_pickle import RefusedPickle, load, plain
 from data.prepare import open_data
 from data.shards import Dataset, NotedRows, read_notes
@@ -23,11 +23,14 @@ from data.sudoku import SudokuConfig
 from data.tasks import task_of
 from data.zebra import ZebraConfig
 from data.zebra_rules import PADDING
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core.command import read_settings
+from recor_dist.core.config import Config
 from recor_dist.core.rng import rng
+from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 
 Configure = Callable[..., Config]
+Importing = Callable[..., Dataset]
 # Norvig's: seconds of search find no solution.
 IMPOSSIBLE = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
 
@@ -40,6 +43,18 @@ def boards() -> NotedRows:
 @pytest.fixture(scope="module")
 def houses() -> NotedRows:
     return zebra.shard(ZebraConfig(), "train", rng(1, "test", 0), 300)
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Importing:
+    """Imports files of the test's folder: imported("sudoku", "train.npy", "test.npy", task_val_rows=20)."""
+
+    def make(task: str, file: str, test: str | None = None, **settings: int) -> Dataset:
+        paths = {"file": str(tmp_path / file), "test": str(tmp_path / test) if test else None}
+        small = {"data_shard_rows": 250, "task_val_rows": 32, **settings}
+        return import_files(ImportConfig(task=task, **paths, data_dir=f"{tmp_path}/shards", **small))[0]
+
+    return make
 
 
 def as_npy(rows: NotedRows) -> np.ndarray:
@@ -78,16 +93,16 @@ def expected(rows: NotedRows) -> dict[bytes, tuple[bytes, bytes]]:
 # --- Sudoku ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_public_sudokus_come_in_with_their_order(boards: NotedRows, tmp_path: Path, config_in: Configure) -> None:
+def test_the_public_sudokus_come_in_with_their_order(boards: NotedRows, tmp_path: Path, imported: Importing) -> None:
     test = sudoku.shard(SudokuConfig(), "test", rng(1, "test", 0), 30)
     np.save(tmp_path / "train.npy", as_npy(boards))
     np.save(tmp_path / "test.npy", as_npy(test).astype(np.int16))
-    config = config_in("task=sudoku", "task.size=9", "data.shard_rows=100")
-    with pytest.raises(Mistake, match="too few different puzzles to hold out a val split"):
-        import_files(config, tmp_path / "train.npy", tmp_path / "test.npy")  # all of these are train's
+    files = ("sudoku", "train.npy", "test.npy")
+    with pytest.raises(Mistake, match="too few different puzzles for a val split"):
+        imported(*files, data_shard_rows=100)  # all of these are train's
     both = np.concatenate([as_npy(boards), as_npy(sudoku.shard(SudokuConfig(), "val", rng(1, "test", 0), 20))])
     np.save(tmp_path / "train.npy", both)
-    data = import_files(config, tmp_path / "train.npy", tmp_path / "test.npy")
+    data = imported(*files, data_shard_rows=100)
     assert [data.rows_of(split) for split in SPLITS] == [300, 20, 30]
     assert expected(boards).items() <= everything(data).items()
     assert expected(test).items() <= everything(data).items()
@@ -96,11 +111,13 @@ def test_the_public_sudokus_come_in_with_their_order(boards: NotedRows, tmp_path
     assert np.array_equal(notes["givens"], boards.notes["givens"][:100])
 
 
-def test_a_run_trains_on_what_was_imported(boards: NotedRows, tmp_path: Path, config_in: Configure) -> None:
+def test_a_run_trains_on_what_was_imported(
+    boards: NotedRows, tmp_path: Path, config_in: Configure, imported: Importing
+) -> None:
     parts = [sudoku.shard(SudokuConfig(size=4), split, rng(1, "test", 0), 60) for split in SPLITS]
     lines = ["".join(map(str, puzzle)) for part in parts for puzzle in part.prompts]
     (tmp_path / "puzzles.txt").write_text("\n".join(lines))
-    made = import_files(config_in("task=sudoku"), tmp_path / "puzzles.txt", None)
+    made = imported("sudoku", "puzzles.txt")
     config = config_in("task=sudoku", f"data.source={made.uri}")
     assert train(config)["steps"] > 0
     assert open_data(config, task_of(config)).uri == made.uri
@@ -127,47 +144,47 @@ DAMAGES = [
     Damage(7, 1, 9, "row 8 has a cell outside 0 to 8"),
     Damage(2, 3, 0, "row 3 has a value outside 1 to 9"),
     Damage(2, 323, 10, "row 3 has a value outside 1 to 9"),
-    Damage(9, 8, -1, "row 10 has a technique that is no id"),
+    Damage(9, 8, -1, "row 10 has a technique id out of range"),
 ]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.why)
 def test_a_wrong_number_is_refused_with_its_row(
-    damage: Damage, boards: NotedRows, tmp_path: Path, config_in: Configure
+    damage: Damage, boards: NotedRows, tmp_path: Path, imported: Importing
 ) -> None:
     rows = as_npy(boards)
     rows[damage.row, damage.column] = damage.value
     np.save(tmp_path / "bad.npy", rows)
     with pytest.raises(Mistake, match=damage.why):
-        import_files(config_in("task=sudoku"), tmp_path / "bad.npy", None)
+        imported("sudoku", "bad.npy")
 
 
 def test_contradictory_or_incomplete_boards_are_refused_with_their_row(
-    boards: NotedRows, tmp_path: Path, config_in: Configure
+    boards: NotedRows, tmp_path: Path, imported: Importing
 ) -> None:
     rows = as_npy(boards)
     rows[3, 3] = rows[3, 3] % 9 + 1  # another digit in one cell
     np.save(tmp_path / "bad.npy", rows)
     with pytest.raises(Mistake, match="row 4 has a solution with a digit twice"):
-        import_files(config_in("task=sudoku"), tmp_path / "bad.npy", None)
+        imported("sudoku", "bad.npy")
     rows = as_npy(boards)
     rows[6, 5:7] = rows[6, 1:3]  # one cell twice
     np.save(tmp_path / "bad.npy", rows)
     with pytest.raises(Mistake, match="row 7 does not name every cell once"):
-        import_files(config_in("task=sudoku"), tmp_path / "bad.npy", None)
+        imported("sudoku", "bad.npy")
 
 
-def test_files_that_are_no_such_arrays_are_refused(boards: NotedRows, tmp_path: Path, config_in: Configure) -> None:
+def test_other_arrays_and_files_are_refused(boards: NotedRows, tmp_path: Path, imported: Importing) -> None:
     file = tmp_path / "bad.npy"
     np.save(file, as_npy(boards))
     whole = file.read_bytes()
     contents: dict[str, tuple[bytes | np.ndarray, str]] = {
-        "truncated": (whole[:-1000], "is not a whole .npy file"),
-        "header only": (whole[:100], "is not a whole .npy file"),
-        "empty": (b"", "is not a whole .npy file"),
-        "objects": (np.array([{"a": 1}, None], dtype=object), "is not a whole .npy file"),
-        "text": (b"hello", "is not a whole .npy file"),
-        "fractions": (np.zeros((3, 325)), "rows of 325 whole numbers, and holds float64"),
+        "truncated": (whole[:-1000], "is not a complete .npy file"),
+        "header only": (whole[:100], "is not a complete .npy file"),
+        "empty": (b"", "is not a complete .npy file"),
+        "objects": (np.array([{"a": 1}, None], dtype=object), "is not a complete .npy file"),
+        "text": (b"hello", "is not a complete .npy file"),
+        "fractions": (np.zeros((3, 325)), "rows of 325 whole numbers; it holds float64"),
         "narrow": (np.zeros((3, 324), dtype=np.int64), r"holds int64 of shape \(3, 324\)"),
         "none": (np.zeros((0, 325), dtype=np.int64), "has no rows"),
     }
@@ -177,13 +194,13 @@ def test_files_that_are_no_such_arrays_are_refused(boards: NotedRows, tmp_path: 
         else:
             np.save(file, content, allow_pickle=True)
         with pytest.raises(Mistake, match=why):
-            import_files(config_in("task=sudoku"), file, None)
+            imported("sudoku", file.name)
     with pytest.raises(Mistake, match="No such file"):
-        import_files(config_in("task=sudoku"), tmp_path / "none.npy", None)
+        imported("sudoku", "none.npy")
 
 
 def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
-    tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, imported: Importing, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = [sudoku.shard(SudokuConfig(), split, rng(2, "test", 0), 25) for split in SPLITS]
     hard = sudoku.shard(SudokuConfig(hard="all"), "train", rng(2, "test", 0), 5)
@@ -193,7 +210,7 @@ def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
     lines.insert(30, "")
     lines.insert(40, IMPOSSIBLE)
     (tmp_path / "puzzles.txt").write_text("\n".join(lines) + "\n")
-    data = import_files(config_in("task=sudoku", "task.size=9"), tmp_path / "puzzles.txt", None)
+    data = imported("sudoku", "puzzles.txt")
     assert [data.rows_of(split) for split in SPLITS] == [30, 25, 25]
     for part in (*parts, hard):
         assert expected(part).items() <= everything(data).items()
@@ -201,9 +218,9 @@ def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
     assert [line.split(":")[1].strip() for line in left_out] == [
         "row 11 has several solutions",
         "row 21 has no solution",
-        "row 41 is too hard to check in 100,000 nodes of search",
+        "row 41 needs more than 100,000 search nodes to check",
     ]
-    assert "3 puzzles were left out" in caplog.text
+    assert "skipped 3 puzzles" in caplog.text
 
 
 def renamed(rows: NotedRows) -> NotedRows:
@@ -212,24 +229,23 @@ def renamed(rows: NotedRows) -> NotedRows:
     return NotedRows(names[rows.prompts], names[rows.responses], rows.orders, rows.notes)
 
 
-def test_no_puzzle_of_val_or_test_is_trained_on_under_other_names(
-    boards: NotedRows, tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
+def test_no_puzzle_of_val_or_test_is_in_train_with_renamed_digits(
+    boards: NotedRows, tmp_path: Path, imported: Importing, caplog: pytest.LogCaptureFixture
 ) -> None:
     val, test = (sudoku.shard(SudokuConfig(), split, rng(1, "test", 0), 20) for split in ("val", "test"))
     file, other = tmp_path / "train.npy", tmp_path / "test.npy"
     np.save(file, np.concatenate([as_npy(rows) for rows in (boards, val, test, renamed(val), renamed(test))]))
-    config = config_in("task=sudoku", "task.size=9", "task.val_rows=15")
-    alone = import_files(config, file, None)
+    alone = imported("sudoku", file.name, task_val_rows=15)
     assert [alone.rows_of(split) for split in SPLITS] == [310, 15, 40], "five of val's were not needed there"
-    assert f"{file}: 15 rows were left out of train: but for the names of digits" in caplog.text
+    assert f"{file}: dropped 15 rows from train: up to renaming digits" in caplog.text
     assert "they have the same solutions as rows of val" in caplog.text
     assert "rows of test" not in caplog.text
 
     caplog.clear()
     np.save(other, np.concatenate([as_npy(test), as_npy(renamed(boards))[:7], as_npy(val)[:3]]))
-    both = import_files(config, file, other)
+    both = imported("sudoku", file.name, other.name, task_val_rows=15)
     assert [both.rows_of(split) for split in SPLITS] == [293 + 4, 15, 30]
-    assert f"{file}: 53 rows were left out of train" in caplog.text  # 40 of test, 7 of train, 2 x 3 of val
+    assert f"{file}: dropped 53 rows from train" in caplog.text  # 40 of test, 7 of train, 2 x 3 of val
     for data in (alone, both):
         parts = {split: data.read_split(split, 0, data.rows_of(split)) for split in SPLITS}
         keys = {split: set(sudoku.keys(rows.prompts, rows.responses)) for split, rows in parts.items()}
@@ -244,32 +260,30 @@ BAD_LISTS = {
     "0" * 15 + "5": r"row 1 has the character '5'; allowed: 0 to 4",
     "0" * 80 + "x": "row 1 has the character 'x'",
     "é" * 81: "cannot be read as text",
-    "11" + "0" * 79: "none of its 1 puzzles was found to have one solution; row 1 has no solution",
-    IMPOSSIBLE: "none of its 1 puzzles was found to have one solution; row 1 is too hard to check",
+    "11" + "0" * 79: "found no puzzle with exactly one solution among 1; row 1 has no solution",
+    IMPOSSIBLE: "found no puzzle with exactly one solution among 1; row 1 needs more than 100,000 search nodes",
 }
 
 
 @pytest.mark.parametrize("content", BAD_LISTS)
-def test_a_line_that_is_no_puzzle_is_refused(content: str, tmp_path: Path, config_in: Configure) -> None:
+def test_a_line_that_is_no_puzzle_is_refused(content: str, tmp_path: Path, imported: Importing) -> None:
     (tmp_path / "puzzles.txt").write_text(content)
     with pytest.raises(Mistake, match=BAD_LISTS[content]):
-        import_files(config_in("task=sudoku"), tmp_path / "puzzles.txt", None)
+        imported("sudoku", "puzzles.txt")
 
 
 # --- Zebra -----------------------------------------------------------------------------------------------------------
 
-PAPER = ("task=zebra", "task.houses=3-6", "task.attributes=3-6", "task.prompt_length=455")
-
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_the_public_zebras_come_in_with_their_order(
-    protocol: int, houses: NotedRows, tmp_path: Path, config_in: Configure
+    protocol: int, houses: NotedRows, tmp_path: Path, imported: Importing
 ) -> None:
     files = {}
     for name, rows in {"train": houses, "val": None, "test": None}.items():
         files[name] = as_items(rows or zebra.shard(ZebraConfig(), name, rng(2, "test", 0), 20))
     (tmp_path / "zebra.pkl").write_bytes(pickle.dumps([*files["train"], *files["val"], *files["test"]], protocol))
-    data = import_files(config_in(*PAPER), tmp_path / "zebra.pkl", None)
+    data = imported("zebra", "zebra.pkl")
     assert [data.rows_of(split) for split in SPLITS] == [300, 20, 20]
     assert expected(houses).items() <= everything(data).items()
     assert data.vocabulary.tokens == zebra.vocabulary(ZebraConfig()).tokens
@@ -277,35 +291,36 @@ def test_the_public_zebras_come_in_with_their_order(
     assert np.array_equal(notes["houses"], houses.notes["houses"][:250])
 
 
-def test_rows_come_in_alike_however_many_are_checked_together(
+def test_the_number_of_rows_checked_together_changes_nothing(
     houses: NotedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "zebra.pkl").write_bytes(pickle.dumps(as_items(houses)))
-    together, classes = import_public.read_zebra(tmp_path / "zebra.pkl", 455)
-    monkeypatch.setattr(import_public, "AT_A_TIME", 7)
-    apart, the_same = import_public.read_zebra(tmp_path / "zebra.pkl", 455)
-    assert expected(apart) == expected(together) == expected(houses)
-    assert np.array_equal(classes, the_same)
+    together = zebra_files.read(tmp_path / "zebra.pkl", 455)
+    monkeypatch.setattr(zebra_files, "AT_A_TIME", 7)
+    apart = zebra_files.read(tmp_path / "zebra.pkl", 455)
+    assert expected(apart.rows) == expected(together.rows) == expected(houses)
+    classes = together.classes
+    assert np.array_equal(classes, apart.classes)
     assert not classes.split.any(), "all of these are train's"
     assert len(set(classes.mark.tolist())) == len(houses)
 
 
-def test_no_clues_of_val_or_test_are_trained_on_in_another_order(
-    houses: NotedRows, tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
+def test_no_puzzle_of_val_or_test_is_in_train_with_reordered_clues(
+    houses: NotedRows, tmp_path: Path, imported: Importing, caplog: pytest.LogCaptureFixture
 ) -> None:
     val = as_items(zebra.shard(ZebraConfig(), "val", rng(2, "test", 0), 20))
     moved = copy.deepcopy(val)
     for item in moved:
         end = first_clue(item) + 1
         last = item[0].index("ANSWER")
-        item[0][:last] = item[0][end:last] + item[0][:end]  # the first clue stands last
+        item[0][:last] = item[0][end:last] + item[0][:end]  # move the first clue to the end
     test = as_items(houses)[:9]
     (tmp_path / "train.pkl").write_bytes(pickle.dumps([*as_items(houses), *val, *moved]))
     (tmp_path / "test.pkl").write_bytes(pickle.dumps(test))
-    data = import_files(config_in(*PAPER, "task.val_rows=20"), tmp_path / "train.pkl", tmp_path / "test.pkl")
+    data = imported("zebra", "train.pkl", "test.pkl", task_val_rows=20)
     assert [data.rows_of(split) for split in SPLITS] == [291, 20, 9]
-    assert "20 rows were left out of train: they have the same clues as rows of val" in caplog.text
-    assert "9 rows were left out of train: they have the same clues as rows of test" in caplog.text
+    assert "dropped 20 rows from train: they have the same clues as rows of val" in caplog.text
+    assert "dropped 9 rows from train: they have the same clues as rows of test" in caplog.text
 
 
 def first_clue(item: list[Any]) -> int:
@@ -367,30 +382,30 @@ def refuse_itself(item: list[Any]) -> None:
 
 
 WRONG_ITEMS = {
-    refuse_answer: "row 3 does not have ANSWER once",
+    refuse_answer: "row 3 does not have exactly one ANSWER",
     refuse_token: "row 3 has the token '==', which is none of the 19",
     refuse_table: "row 3 has a table whose rows do not hold",
     refuse_numbers: "row 3 has a table whose rows do not hold .* the house numbers first",
-    refuse_short_answer: "row 3 does not give .* times attribute, house and value",
+    refuse_short_answer: "row 3 does not list .* triples of attribute, house and value",
     refuse_contradiction: r"row 3 has a clue \(\d+\) that its table contradicts",
     refuse_twice: "row 3 answers a cell twice",
     refuse_clue: "row 3 .* does not begin with the kind of a clue and LHS",
     refuse_length: r"row 3 has clues of \d+ tokens; set task\.prompt_length=\d+ or more",
     refuse_shape: "row 3 is not a list of tokens, table and order",
     refuse_large_table: "row 3 has a table of 3 attributes and 7 houses; allowed: 3 to 6",
-    refuse_itself: "row 3 holds more than 8 lists within lists, perhaps one that holds itself",
+    refuse_itself: "row 3 nests lists more than 8 deep; does one contain itself",
 }
 
 
 @pytest.mark.parametrize("damage", WRONG_ITEMS, ids=lambda damage: damage.__name__)
 def test_a_wrong_puzzle_is_refused_with_its_row(
-    damage: Callable[[list[Any]], None], houses: NotedRows, tmp_path: Path, config_in: Configure
+    damage: Callable[[list[Any]], None], houses: NotedRows, tmp_path: Path, imported: Importing
 ) -> None:
     items = as_items(NotedRows(houses.prompts[:5], houses.responses[:5], houses.orders[:5]))
     damage(items[2])
     (tmp_path / "bad.pkl").write_bytes(pickle.dumps(items))
     with pytest.raises(Mistake, match=WRONG_ITEMS[damage]):
-        import_files(config_in(*PAPER), tmp_path / "bad.pkl", None)
+        imported("zebra", "bad.pkl")
 
 
 class Call:
@@ -427,27 +442,27 @@ def hostile(mark: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", hostile(Path("unused")))
-def test_a_hostile_pickle_executes_nothing(name: str, tmp_path: Path, config_in: Configure) -> None:
+def test_a_hostile_pickle_executes_nothing(name: str, tmp_path: Path, imported: Importing) -> None:
     mark = tmp_path / "mark"
     content = hostile(mark)[name]
-    if name in ("system", "eval", "protocol 0"):  # the test can fail: an ordinary unpickler would do it
+    if name in ("system", "eval", "protocol 0"):  # proves that the test can fail: an ordinary unpickler executes it
         pickle.loads(content)
         assert mark.exists()
         mark.unlink()
     (tmp_path / "bad.pkl").write_bytes(content)
     with pytest.raises(Mistake, match=r"bad\.pkl: was not unpickled: it "):
-        import_files(config_in(*PAPER), tmp_path / "bad.pkl", None)
+        imported("zebra", "bad.pkl")
     assert not mark.exists()
 
 
-def test_truncated_and_foreign_pickles_are_refused(houses: NotedRows, tmp_path: Path, config_in: Configure) -> None:
+def test_truncated_and_foreign_pickles_are_refused(houses: NotedRows, tmp_path: Path, imported: Importing) -> None:
     whole = pickle.dumps(as_items(houses)[:3])
     for content in (whole[:-50], whole[: len(whole) // 2], b"", b"hello"):
         with pytest.raises(RefusedPickle, match="it is damaged or truncated"):
             load(content)
     (tmp_path / "bad.pkl").write_bytes(pickle.dumps({"not": "a list"}))
     with pytest.raises(Mistake, match="must hold a list of puzzles"):
-        import_files(config_in(*PAPER), tmp_path / "bad.pkl", None)
+        imported("zebra", "bad.pkl")
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -460,7 +475,7 @@ def test_arrays_and_numbers_of_numpy_are_read(protocol: int) -> None:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_how_to_train_on_it_or_what_is_wrong(tmp_path: Path) -> None:
+def test_the_command_prints_how_to_train_or_what_is_wrong(tmp_path: Path) -> None:
     parts = [sudoku.shard(SudokuConfig(size=4), split, rng(1, "test", 0), 10) for split in SPLITS]
     lines = ["".join(map(str, puzzle)) for part in parts for puzzle in part.prompts]
     (tmp_path / "puzzles.txt").write_text("\n".join(lines))
@@ -478,15 +493,15 @@ def test_the_command_says_how_to_train_on_it_or_what_is_wrong(tmp_path: Path) ->
 
 
 WRONG_WORDS = {
-    "sudoku": "write python -m data.import_public sudoku|zebra FILE",
-    "chess puzzles.txt": "write python -m data.import_public",
-    "sudoku test=puzzles.txt": "write python -m data.import_public",
+    "sudoku": "file: missing; write FILE",
+    "chess puzzles.txt": "task=chess: allowed: sudoku, zebra",
+    "sudoku test=puzzles.txt": "file: missing; write FILE",
     "sudoku puzzles.txt dir=x": "dir: no such setting; .* did you mean data.dir?",
 }
 
 
 @pytest.mark.parametrize("words", WRONG_WORDS)
-def test_wrong_words_are_answered_with_the_right_ones(words: str) -> None:
+def test_a_wrong_command_line_is_answered_with_the_remedy(words: str) -> None:
     with pytest.raises(Mistake) as refusal:
-        main(words.split())
+        read_settings(ImportConfig, words.split(), positional=("task", "file"))
     assert all(part in str(refusal.value) for part in WRONG_WORDS[words].split(" .* "))

@@ -1,4 +1,4 @@
-"""Puzzles made by several processes: the same rows as by one, and nothing lost or left over when they are killed."""
+"""Puzzles made by several processes: the same rows as with one, and nothing lost or left over if they are killed."""
 
 import signal
 import subprocess
@@ -24,7 +24,7 @@ def test_several_processes_make_the_same_rows_as_one(config_in: Configure, tmp_p
     assert prepare(one, task_of(one)).manifest == prepare(two, task_of(two)).manifest
 
 
-def test_whoever_runs_the_jobs_may_do_so_in_any_order_and_be_interrupted(config_in: Configure) -> None:
+def test_jobs_may_run_in_any_order_and_be_interrupted(config_in: Configure) -> None:
     config = config_in("task=zebra")
     made: list[tuple[str, int]] = []
 
@@ -45,7 +45,7 @@ def test_whoever_runs_the_jobs_may_do_so_in_any_order_and_be_interrupted(config_
     assert open_data(config, task_of(config)).manifest == data.manifest
 
 
-def test_notes_lie_beside_the_rows_and_damage_to_them_is_found(config_in: Configure) -> None:
+def test_notes_are_stored_with_the_rows_and_damage_to_them_is_detected(config_in: Configure) -> None:
     config = config_in("task=sudoku", "data.jobs=1")
     data = open_data(config, task_of(config))
     notes, left_out = read_notes(data.folder, "test", 0)
@@ -65,11 +65,11 @@ def test_notes_lie_beside_the_rows_and_damage_to_them_is_found(config_in: Config
     assert again.read_split("test", 0, 40).orders.shape == (40, 16), "training does not read them"
 
 
-def test_a_stopped_or_killed_preparation_leaves_no_process_behind_and_goes_on_where_it_stopped(
+def test_a_stopped_or_killed_preparation_leaves_no_process_and_resumes_with_the_missing_shards(
     tmp_path: Path, config_in: Configure
 ) -> None:
-    words = ["task=sudoku", "scale=smoke", "task.size=9", "task.train_rows=12000", "data.shard_rows=250"]
-    command = [sys.executable, "-m", "data.prepare", *words, "data.jobs=2", f"data.dir={tmp_path}/shards"]
+    overrides = ["task=sudoku", "scale=smoke", "task.size=9", "task.train_rows=12000", "data.shard_rows=250"]
+    command = [sys.executable, "-m", "data.prepare", *overrides, "data.jobs=2", f"data.dir={tmp_path}/shards"]
     deadline = time.monotonic() + 200
     times: dict[Path, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
@@ -77,7 +77,7 @@ def test_a_stopped_or_killed_preparation_leaves_no_process_behind_and_goes_on_wh
             command,
             cwd=tmp_path,
             stderr=subprocess.DEVNULL,
-            # A shell's background jobs ignore Ctrl-C, and hand that down to tests that it starts.
+            # Background jobs of a shell ignore Ctrl-C, and tests started there inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         while len(_made(tmp_path)) <= len(times):
@@ -93,18 +93,18 @@ def test_a_stopped_or_killed_preparation_leaves_no_process_behind_and_goes_on_wh
             time.sleep(0.05)
         now = _made(tmp_path)
         assert len(now) < 50, "it did not stop"
-        assert {file: now[file] for file in times} == times, "what was made is not made again"
+        assert {file: now[file] for file in times} == times, "finished shards are not made again"
         times = now
     assert not list(tmp_path.glob("shards/*/manifest.json"))
-    config = config_in(*words, "data.jobs=1")
+    config = config_in(*overrides, "data.jobs=1")
     data = prepare(config, task_of(config))
-    alone = config_in(*words, "data.jobs=1", f"data.dir={tmp_path}/alone")
-    assert prepare(alone, task_of(alone)).manifest == data.manifest, "as if nothing had been interrupted"
+    alone = config_in(*overrides, "data.jobs=1", f"data.dir={tmp_path}/alone")
+    assert prepare(alone, task_of(alone)).manifest == data.manifest, "the same as without an interruption"
     assert {file: _made(tmp_path)[file] for file in times} == times
 
 
 def _made(folder: Path) -> dict[Path, int]:
-    """The shards that are there, and when each was written."""
+    """The existing shards, and when each was written."""
     return {file: file.stat().st_mtime_ns for file in folder.glob("shards/*/*.parquet")}
 
 

@@ -1,4 +1,4 @@
-"""Shards and manifests: what is damaged is named and refused, and `prepare` rebuilds just that."""
+"""Shards and manifests: a damaged file is named and refused, and `prepare` rebuilds only that file."""
 
 import fcntl
 import json
@@ -18,7 +18,8 @@ from data.prepare import open_data, prepare
 from data.shards import BadShard, Dataset, Manifest
 from data.splits import SPLITS
 from data.tasks import task_of
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core.config import Config
+from recor_dist.core.setting import Mistake
 
 Configure = Callable[..., Config]
 
@@ -40,7 +41,7 @@ def config(config_in: Configure) -> Config:
     return config_in("task.train_rows=600", "data.shard_rows=250")
 
 
-def test_a_data_set_is_as_the_manifest_says(config: Config) -> None:
+def test_a_data_set_matches_its_manifest(config: Config) -> None:
     data = opened(config)
     assert [entry.rows for entry in data.manifest.splits["train"]] == [250, 250, 100]
     assert (data.rows_of("val"), data.rows_of("test")) == (32, 40)
@@ -55,7 +56,7 @@ def test_a_data_set_is_as_the_manifest_says(config: Config) -> None:
     assert Dataset.open(data.uri, made.spec, "").manifest == data.manifest
 
 
-def test_taking_rows_follows_the_row_order_across_epochs(config: Config) -> None:
+def test_take_follows_the_row_order_across_epochs(config: Config) -> None:
     data = opened(config)
     order = data.row_order(seed=3)
     taken = data.take(order, 590, 20)
@@ -65,8 +66,8 @@ def test_taking_rows_follows_the_row_order_across_epochs(config: Config) -> None
     assert np.array_equal(taken.prompts, np.concatenate([row.prompts for row in expected]))
 
 
-def test_checksums_are_over_rows_not_over_bytes(config: Config) -> None:
-    """Another writer, another compression: the same rows are the same shard."""
+def test_checksums_are_over_rows_and_not_over_bytes(config: Config) -> None:
+    """The same rows are the same shard, whatever the writer and the compression."""
     data = opened(config)
     file = folder_of(data) / "train-00001.parquet"
     before = file.read_bytes()
@@ -87,7 +88,7 @@ def damage_flip(file: Path) -> None:
 
 
 def damage_rows(file: Path) -> None:
-    """A well-formed file that carries the description of the right shard, with one row missing."""
+    """A well-formed file with the description of the right shard, but with one row missing."""
     table = pq.read_table(file)
     pq.write_table(table.slice(1), file)
 
@@ -108,12 +109,14 @@ DAMAGES = [damage_truncate, damage_flip, damage_rows, damage_remove, damage_swap
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_bad_shard_is_named_refused_and_rebuilt_alone(config: Config, damage: Callable[[Path], None]) -> None:
+def test_a_bad_shard_is_named_and_refused_and_only_it_is_rebuilt(
+    config: Config, damage: Callable[[Path], None]
+) -> None:
     data = opened(config)
     expected = everything(data)
     bad = folder_of(data) / "train-00001.parquet"
     damage(bad)
-    with pytest.raises(BadShard, match=r"train-00001\.parquet .*python -m data\.prepare.* rebuilds just that one"):
+    with pytest.raises(BadShard, match=r"train-00001\.parquet .*python -m data\.prepare.* rebuilds only that shard"):
         everything(opened(config))
     times = {f.name: f.stat().st_mtime_ns for f in folder_of(data).glob("*.parquet") if f != bad}
     repaired = prepare(config, task_of(config))
@@ -134,7 +137,9 @@ def test_a_shard_from_another_configuration_is_refused(config: Config, config_in
     assert everything(opened(config))
 
 
-def test_an_interrupted_preparation_goes_on_where_it_stopped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_preparation_resumes_with_the_missing_shards(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write, written = preparing.write_shard, []
 
     def write_two_then_die(*arguments: object) -> object:
@@ -154,7 +159,7 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(config: Config, mon
 
 
 @pytest.mark.parametrize("content", [None, "", "{", '{"spec": {}}', '{"splits": []}'])
-def test_a_lost_or_damaged_manifest_is_put_together_again(config: Config, content: str | None) -> None:
+def test_a_lost_or_damaged_manifest_is_rebuilt(config: Config, content: str | None) -> None:
     data = opened(config)
     file = folder_of(data) / "manifest.json"
     file.unlink() if content is None else file.write_text(content)
@@ -167,11 +172,11 @@ def test_a_manifest_of_another_data_set_is_refused(config: Config) -> None:
     content = json.loads(file.read_text())
     content["spec"]["task"]["seed"] = 9
     file.write_text(json.dumps(content))
-    with pytest.raises(Mistake, match="holds another data set than its name says"):
+    with pytest.raises(Mistake, match="holds a different data set than its name says"):
         opened(config)
 
 
-def test_a_shard_that_comes_out_different_is_not_passed_off_as_the_same(config: Config) -> None:
+def test_a_rebuilt_shard_that_differs_from_the_manifest_is_refused(config: Config) -> None:
     data = opened(config)
     file = folder_of(data) / "manifest.json"
     content = json.loads(file.read_text())
@@ -181,7 +186,7 @@ def test_a_shard_that_comes_out_different_is_not_passed_off_as_the_same(config: 
         prepare(config, task_of(config))
 
 
-def test_the_manifest_survives_json(config: Config) -> None:
+def test_a_manifest_survives_json(config: Config) -> None:
     data = opened(config)
     content = json.loads((folder_of(data) / "manifest.json").read_text())
     assert Manifest.from_json(content).checksum == data.manifest.checksum
@@ -192,7 +197,7 @@ def test_a_task_too_small_for_its_splits_is_refused(config_in: Configure) -> Non
         opened(config_in("task.length=1", "task.modulus=3"))
 
 
-def test_a_flipped_bit_anywhere_is_found_out_and_never_a_crash(config: Config) -> None:
+def test_a_flipped_bit_anywhere_is_detected_and_never_crashes(config: Config) -> None:
     data = opened(config)
     file = folder_of(data) / "val-00000.parquet"
     content, expected = file.read_bytes(), data.read_split("val", 0, 32).prompts

@@ -11,8 +11,9 @@ from data.shards import NotedRows
 from data.splits import SPLITS
 from data.sudoku import SudokuConfig
 from data.sudoku_rules import SEARCH, dig, geometry, random_grids, solve
-from recor_dist.core.config import Config, Mistake
+from recor_dist.core.config import Config
 from recor_dist.core.rng import rng
+from recor_dist.core.setting import Mistake
 from tests.data.slow_sudoku import Rules, Solver
 
 Configure = Callable[..., Config]
@@ -87,7 +88,7 @@ def test_all_seven_techniques_occur() -> None:
     assert 20 <= rows.notes["givens"].min() <= rows.notes["givens"].max() <= 32
 
 
-def test_the_solver_tells_none_one_and_several() -> None:
+def test_the_solver_distinguishes_no_one_and_several_solutions() -> None:
     board, solution = geometry(4), np.zeros(16, dtype=np.uint8)
     grid = np.array([1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1], dtype=np.uint8)
     assert solve(board, grid, solution, 1_000) == 1
@@ -131,7 +132,7 @@ def test_renaming_the_digits_keeps_a_grid_in_its_split() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_splits_share_no_solution_nor_at_4x4_a_puzzle_whatever_the_seed_and_the_names(size: int) -> None:
+def test_splits_share_no_solution_and_at_4x4_no_puzzle_for_any_seed_or_renaming(size: int) -> None:
     task = SudokuConfig(size=size)
     seen: dict[str, set[bytes]] = {}
     for split in SPLITS:
@@ -143,26 +144,12 @@ def test_splits_share_no_solution_nor_at_4x4_a_puzzle_whatever_the_seed_and_the_
     assert not seen["val"] & seen["test"]
 
 
-def test_the_hard_set_is_beyond_the_seven_and_may_be_the_test_alone() -> None:
+def test_the_hard_set_defeats_the_seven_techniques_and_may_be_the_test_only() -> None:
     task = SudokuConfig(size=6, hard="test")
     assert (sudoku.shard(task, "test", rng(0, "test", 0), 20).notes["hardest"] == SEARCH).all()
     assert (sudoku.shard(task, "train", rng(0, "test", 0), 20).notes["hardest"] < SEARCH).all()
 
 
 def test_4x4_has_no_hard_set() -> None:
-    with pytest.raises(Mistake, match=r"task\.hard=all: none of .* 4x4 grids gave one"):
+    with pytest.raises(Mistake, match=r"task\.hard=all: .* 4x4 grids gave no such puzzle"):
         sudoku.shard(SudokuConfig(size=4, hard="all"), "train", rng(0, "test", 0), 1)
-
-
-def test_a_board_reads_as_a_board() -> None:
-    rows = np.array([[0, 2, 3, 4], [3, 4, 0, 2], [2, 0, 4, 3], [4, 3, 2, 1]], dtype=np.uint8).reshape(-1)
-    answer = np.array([1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1], dtype=np.uint8)
-    order = np.array([*np.flatnonzero(rows), 6, 0, 9], dtype=np.int16)
-    assert sudoku.show(rows, answer, order).splitlines() == [
-        "puzzle       answer       order",
-        "· 2 | 3 4    1 2 | 3 4    2 · | · ·",
-        "3 4 | · 2    3 4 | 1 2    · · | 1 ·",
-        "----+----    ----+----    ----+----",
-        "2 · | 4 3    2 1 | 4 3    · 3 | · ·",
-        "4 3 | 2 1    4 3 | 2 1    · · | · ·",
-    ]

@@ -1,4 +1,4 @@
-"""FLOPs an answer: counted by torch, and as one would count them on paper."""
+"""FLOPs per answer: counted by torch, and by hand."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from recor_dist.core.command import compose
+from recor_dist.core.compose import compose
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Shape
 from recor_dist.core.rng import rng
@@ -19,19 +19,19 @@ from tests.conftest import random_rows
 PAPER = Shape(N=20, M=20, V=7)
 
 
-def config_of(method: str, *words: str) -> Config:
+def config_of(method: str, *overrides: str) -> Config:
     sizes = ["model.layers=3", "model.width=48", "model.heads=4", "device=cpu"]
-    return compose(["scale=smoke", f"method={method}", *sizes, *words])
+    return compose(["scale=smoke", f"method={method}", *sizes, *overrides])
 
 
 def layer(D: int, new: int, read: int, keys: int) -> int:
-    """One layer: `new` rows write keys and values, `read` rows attend to `keys` of them and pass the MLP."""
+    """One layer: `new` rows compute keys and values, `read` rows attend to `keys` of them and pass the MLP."""
     return 2 * (new * D * 2 * D + read * D * D + 2 * read * keys * D + read * D * D + 2 * read * D * 4 * D)
 
 
 def one_denoising(D: int, layers: int, shape: Shape) -> int:
     rows = shape.N + 1 + shape.M
-    last = layer(D, rows, shape.M, rows)  # only the slots are read off the last layer
+    last = layer(D, rows, shape.M, rows)  # of the last layer only the slots are read
     return (layers - 1) * layer(D, rows, rows, rows) + last + 2 * shape.M * D * shape.V
 
 
@@ -43,7 +43,7 @@ def left_to_right(D: int, layers: int, shape: Shape) -> int:
 
 
 def with_a_policy(D: int, layers: int, shape: Shape) -> int:
-    """The main stream as left to right, and a token query a step."""
+    """The main stream as in `left_to_right`, and one token query per step."""
     asked = sum(layers * layer(D, 0, 1, shape.N + 1 + t) for t in range(shape.M))
     return left_to_right(D, layers, shape) + asked + 2 * shape.M * D * shape.M
 
@@ -60,7 +60,7 @@ def with_a_policy(D: int, layers: int, shape: Shape) -> int:
         ("mdm", "adamdm_margin_T2", 2, lambda *sizes: 2 * one_denoising(*sizes)),
     ],
 )
-def test_an_answer_costs_what_its_matrix_products_say(
+def test_the_cost_of_an_answer_is_that_of_its_matrix_products(
     method: str, name: str, passes: int, flops: Callable[[int, int, Shape], int]
 ) -> None:
     cost = costs_of(config_of(method), PAPER)[name]
@@ -68,10 +68,10 @@ def test_an_answer_costs_what_its_matrix_products_say(
     assert cost.flops == flops(48, 3, PAPER)
 
 
-def test_two_passes_of_diffusion_cost_about_what_recor_costs_and_twenty_ten_times_that() -> None:
+def test_two_passes_of_diffusion_cost_about_as_much_as_recor_and_twenty_passes_ten_times_that() -> None:
     recor = costs_of(config_of("recor"), PAPER)["recor"].flops
     mdm = costs_of(config_of("mdm"), PAPER)
-    assert recor < mdm["mdm_T2"].flops < 1.5 * recor, "ReCOR asks for response slots only, not for the prompt again"
+    assert recor < mdm["mdm_T2"].flops < 1.5 * recor, "ReCOR queries only response slots, not the prompt again"
     assert mdm["mdm"].flops == 10 * mdm["mdm_T2"].flops
 
 
@@ -82,7 +82,7 @@ def test_order_queries_cost_a_pass_each() -> None:
 
 
 def flops_of_a_step(method: str) -> float:
-    """FLOPs of a gradient step of ARG at the paper's scale, from its rows to its gradient."""
+    """FLOPs of a training step of ARG at the paper's scale, from its rows to its gradient."""
     config = compose(["task=arg", "scale=paper", f"method={method}", "device=cpu"])
     model, row, plain = build_model(config, PAPER), METHODS[method], random_rows(2, 20, 20, 7)
     model.initialise(0)
@@ -93,8 +93,10 @@ def flops_of_a_step(method: str) -> float:
     return counter.get_total_flops() / len(rows) * config.batch_size
 
 
-def test_twice_the_rows_make_a_step_of_clm_and_mdm_cost_what_recors_costs() -> None:
+def test_with_twice_the_rows_a_step_of_clm_or_mdm_costs_as_much_as_one_of_recor() -> None:
     recor = flops_of_a_step("recor")
     assert flops_of_a_step("clm") == pytest.approx(recor, rel=0.05)
     assert flops_of_a_step("mdm") == pytest.approx(recor, rel=0.05)
-    assert flops_of_a_step("ar_gt") == pytest.approx(1.5 * recor, rel=0.05), "a query stream more, and twice the rows"
+    assert flops_of_a_step("ar_gt") == pytest.approx(1.5 * recor, rel=0.05), (
+        "an additional query stream, and twice the rows"
+    )

@@ -1,4 +1,4 @@
-"""The promise: a run is a pure function of its configuration, killed, resumed or left alone."""
+"""The promise: a run is a pure function of its configuration, whether it is killed and resumed or undisturbed."""
 
 import json
 import logging
@@ -16,7 +16,8 @@ import pytest
 from data.prepare import open_data
 from data.tasks import task_of
 from learner.learner import Learner, initial_state
-from recor_dist.core.config import Config, Mistake, total_steps
+from recor_dist.core.config import Config, total_steps
+from recor_dist.core.setting import Mistake
 from recor_dist.engine import loop
 from recor_dist.engine.local_engine import LocalEngine
 from recor_dist.engine.loop import Stopped, train
@@ -29,9 +30,11 @@ from tests.conftest import decided
 Configure = Callable[..., Config]
 
 
-def run_until_killed(when: str, words: list[str]) -> None:
-    """The same run in a process of its own that is killed on the way."""
-    done = subprocess.run([sys.executable, "-m", "tests.killed_run", when, *words], timeout=120, capture_output=True)
+def run_until_killed(when: str, overrides: list[str]) -> None:
+    """Runs training in another process, which is killed on the way."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.killed_run", when, *overrides], timeout=120, capture_output=True
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
@@ -51,20 +54,20 @@ KILLS = {
 def test_a_killed_and_resumed_run_ends_in_the_same_bits(
     kill: str, lag: int, tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = [f"lag={lag}", "epochs=2", "checkpoint.every=8", "eval.every=0"]
-    whole = train(config_in(*words, f"out={tmp_path}/whole"))
+    overrides = [f"lag={lag}", "epochs=2", "checkpoint.every=8", "eval.every=0"]
+    whole = train(config_in(*overrides, f"out={tmp_path}/whole"))
     assert whole["steps"] == 37
     when, resumed_at = KILLS[kill]
-    run_until_killed(when, ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
+    run_until_killed(when, ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *overrides])
     assert not (tmp_path / "out/result.json").exists()
     with caplog.at_level(logging.INFO):
-        result = train(config_in(*words))
+        result = train(config_in(*overrides))
     assert f"resuming at step {resumed_at} of 37" in caplog.text
     assert result["weights_sha256"] == whole["weights_sha256"]
     assert result["test"] == whole["test"]
     metrics = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
     expected = [json.loads(line) for line in (tmp_path / "whole/metrics.jsonl").read_text().splitlines()]
-    assert list(map(decided, metrics)) == list(map(decided, expected)), "each step once, with the same figures"
+    assert list(map(decided, metrics)) == list(map(decided, expected)), "each step is there once, with the same figures"
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path, config_in: Configure) -> None:
@@ -73,7 +76,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: 
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_tickets_are_computed_with_the_weights_that_the_clock_names(lag: int, config_in: Configure) -> None:
+def test_tickets_are_computed_with_the_weights_of_their_version(lag: int, config_in: Configure) -> None:
     config = config_in(f"lag={lag}", "device=cpu", "precision=float32", "eval.every=1")
     data = open_data(config, task_of(config))
     engine = LocalEngine(config, data, 10, initial_state(lay_out(config, data.shape), config.seed), [])
@@ -92,7 +95,7 @@ def test_tickets_are_computed_with_the_weights_that_the_clock_names(lag: int, co
     for n in range(6):
         engine.step()
         published[n + 1] = engine.learner.versions[n + 1]
-        list(engine.evaluate(n + 1))  # evaluation uses the newest weights, and must not disturb the tickets
+        list(engine.evaluate(n + 1))  # uses the newest weights, and must not affect the tickets
     assert used == [(n, g, max(0, n - lag)) for n in range(6) for g in range(2)]
 
 
@@ -101,19 +104,19 @@ def test_lag_is_part_of_the_result(tmp_path: Path, config_in: Configure) -> None
     assert len(results) == 2
 
 
-def test_validation_and_checkpoints_change_nothing_in_the_weights(tmp_path: Path, config_in: Configure) -> None:
+def test_validation_and_checkpoints_do_not_change_the_weights(tmp_path: Path, config_in: Configure) -> None:
     often = train(config_in("eval.every=1", "checkpoint.every=1", f"out={tmp_path}/often"))
     never = train(config_in("eval.every=0", "checkpoint.every=1000", f"out={tmp_path}/never"))
     assert often["weights_sha256"] == never["weights_sha256"]
 
 
 @pytest.mark.parametrize("method", ["algorithm=sql_bce", "algorithm=sql_mse", "algorithm=ppo"])
-def test_every_algorithm_trains_with_all_its_streams(method: str, tmp_path: Path, config_in: Configure) -> None:
+def test_every_algorithm_trains_with_all_streams(method: str, tmp_path: Path, config_in: Configure) -> None:
     sparse = method == "algorithm=sql_bce"
-    words = [f"method.{method}", f"method.reward={'sparse' if sparse else 'dense'}", "method.order_queries=2"]
-    words += ["method.token_queries=2", "method.exploration=entropy", "method.include_greedy=true"]
-    words += [] if "ppo" in method else ["method.gamma=0.5"]
-    result = train(config_in(*words))
+    overrides = [f"method.{method}", f"method.reward={'sparse' if sparse else 'dense'}", "method.order_queries=2"]
+    overrides += ["method.token_queries=2", "method.exploration=entropy", "method.include_greedy=true"]
+    overrides += [] if "ppo" in method else ["method.gamma=0.5"]
+    result = train(config_in(*overrides))
     metrics = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
     metrics = [record for record in metrics if "loss/lm" in record]
     assert len(metrics) == result["steps"] == 18
@@ -129,13 +132,13 @@ def test_mul_trains(config_in: Configure) -> None:
     assert -1 <= result["test"]["kendall_tau"] <= 1
 
 
-def test_a_finished_run_reports_its_result_and_ends(config_in: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_returns_its_result(config_in: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
     first = train(config_in())
     monkeypatch.setattr(Learner, "update", lambda *_: pytest.fail("a finished run must not train"))
     assert train(config_in()) == first
 
 
-def test_a_finished_run_needs_no_data_and_may_be_moved(tmp_path: Path, config_in: Configure) -> None:
+def test_a_finished_run_needs_no_data_and_can_be_moved(tmp_path: Path, config_in: Configure) -> None:
     first = train(config_in())
     shutil.move(tmp_path / "out", tmp_path / "moved")
     shutil.rmtree(tmp_path / "shards")
@@ -144,7 +147,7 @@ def test_a_finished_run_needs_no_data_and_may_be_moved(tmp_path: Path, config_in
 
 
 @pytest.mark.parametrize("content", ["", "{", "\0\0\0\n"])
-def test_damaged_records_are_mended_or_named(content: str, tmp_path: Path, config_in: Configure) -> None:
+def test_damaged_records_are_repaired_or_reported(content: str, tmp_path: Path, config_in: Configure) -> None:
     first = train(config_in())
     (tmp_path / "out/result.json").write_text(content)
     with (tmp_path / "out/metrics.jsonl").open("a") as journal:
@@ -158,22 +161,22 @@ def test_damaged_records_are_mended_or_named(content: str, tmp_path: Path, confi
         train(config_in())
 
 
-def test_checkpoints_of_an_unknown_run_are_not_gone_on_with(tmp_path: Path, config_in: Configure) -> None:
+def test_checkpoints_without_their_run_are_not_resumed(tmp_path: Path, config_in: Configure) -> None:
     train(config_in())
     (tmp_path / "out/run.json").unlink()
     (tmp_path / "out/result.json").unlink()
-    with pytest.raises(Mistake, match=r"but not the run\.json that says of what run"):
+    with pytest.raises(Mistake, match=r"holds checkpoints or a result, but no run\.json"):
         train(config_in("seed=5"))
 
 
 def test_other_rows_under_the_same_settings_are_refused(tmp_path: Path, config_in: Configure) -> None:
-    """As a numpy that draws other numbers would make them."""
-    words = ["checkpoint.every=5"]
-    run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
+    """Another version of numpy may draw them from the same seed."""
+    overrides = ["checkpoint.every=5"]
+    run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *overrides])
     about = json.loads((tmp_path / "out/run.json").read_text())
     (tmp_path / "out/run.json").write_text(json.dumps({**about, "data": "0" * 64}))
-    with pytest.raises(Mistake, match="was begun with other rows than"):
-        train(config_in(*words))
+    with pytest.raises(Mistake, match="was started with other rows than"):
+        train(config_in(*overrides))
 
 
 def test_a_finished_run_shows_its_result_on_any_machine(config_in: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,14 +185,14 @@ def test_a_finished_run_shows_its_result_on_any_machine(config_in: Configure, mo
     assert train(config_in()) == first
 
 
-def test_auto_means_what_it_meant_at_the_first_start(tmp_path: Path, config_in: Configure) -> None:
+def test_auto_keeps_its_meaning_from_the_first_start(tmp_path: Path, config_in: Configure) -> None:
     first = train(config_in("precision=bfloat16", "task.train_rows=64"))
-    assert train(config_in("task.train_rows=64")) == first, "precision=auto is what the run was begun with"
+    assert train(config_in("task.train_rows=64")) == first, "precision=auto is what the run was started with"
     with pytest.raises(Mistake, match=r"precision \(was bfloat16, now float32\)"):
         train(config_in("task.train_rows=64", "precision=float32"))
 
 
-def test_a_trained_model_can_be_loaded_and_asked(tmp_path: Path, config_in: Configure) -> None:
+def test_a_trained_model_can_be_loaded_and_answers(tmp_path: Path, config_in: Configure) -> None:
     config = config_in("method.order_queries=2", "eval.size=40")
     result = train(config)
     model, vocabulary = load_model(f"{tmp_path}/out")
@@ -209,7 +212,7 @@ def test_a_run_that_died_before_its_result_finishes_without_training(tmp_path: P
     assert second["test"] == first["test"]
 
 
-def test_another_identity_is_refused_naming_the_keys(tmp_path: Path, config_in: Configure) -> None:
+def test_another_identity_is_refused_with_the_keys_that_differ(tmp_path: Path, config_in: Configure) -> None:
     train(config_in())
     with pytest.raises(
         Mistake, match=r"learner\.lr \(was 0\.002, now 0\.001\); seed \(was 0, now 1\); choose another out"
@@ -217,38 +220,38 @@ def test_another_identity_is_refused_naming_the_keys(tmp_path: Path, config_in: 
         train(config_in("seed=1", "learner.lr=1e-3"))
     with pytest.raises(Mistake, match=r"data \(was [0-9a-f]{64}, now [0-9a-f]{64}\); task\.seed"):
         train(config_in("task.seed=1", f"data.dir={tmp_path}/unused"))
-    assert not (tmp_path / "unused").exists(), "refused before anything starts"
+    assert not (tmp_path / "unused").exists(), "it is refused before anything starts"
     with pytest.raises(Mistake, match=r"threads \(was 1, now 2\)"):
         train(config_in("threads=2"))
 
 
-def test_another_placement_is_welcome(tmp_path: Path, config_in: Configure) -> None:
+def test_another_placement_is_accepted(tmp_path: Path, config_in: Configure) -> None:
     first = train(config_in())
     moved = config_in("eval.every=3", "checkpoint.keep=5", f"data.dir={tmp_path}/elsewhere")
     assert train(moved) == first
 
 
-def test_resume_never_refuses_an_out_that_exists(tmp_path: Path, config_in: Configure) -> None:
+def test_resume_never_refuses_an_existing_out(tmp_path: Path, config_in: Configure) -> None:
     train(config_in("resume=never"))
     before = sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "out").rglob("*"))
     with pytest.raises(Mistake, match="exists, and resume=never"):
         train(config_in("resume=never"))
-    assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "out").rglob("*")) == before, "not touched"
+    assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "out").rglob("*")) == before, "nothing is changed"
 
 
-def test_another_machine_is_refused_unless_the_mixture_is_allowed(
+def test_another_machine_is_refused_unless_a_mixture_is_allowed(
     config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["checkpoint.every=5"]
-    run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *words])
-    machine = loop.fingerprint(config_in(*words, "device=cpu", "precision=float32"))
+    overrides = ["checkpoint.every=5"]
+    run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *overrides])
+    machine = loop.fingerprint(config_in(*overrides, "device=cpu", "precision=float32"))
     monkeypatch.setattr(loop, "fingerprint", lambda _: {**machine, "torch": "9.9"})
     with pytest.raises(Mistake, match=r"another kind of machine: torch \(was .*, now 9\.9\); allow_mixed=true"):
-        train(config_in(*words))
-    assert train(config_in(*words, "allow_mixed=true"))["reproducible"] is False
+        train(config_in(*overrides))
+    assert train(config_in(*overrides, "allow_mixed=true"))["reproducible"] is False
 
 
-def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path, config_in: Configure) -> None:
+def test_a_second_process_cannot_train_the_same_run(tmp_path: Path, config_in: Configure) -> None:
     import fcntl
 
     (tmp_path / "out").mkdir()
@@ -258,7 +261,7 @@ def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path, config_in: Config
             train(config_in())
 
 
-def test_a_signal_saves_and_stops_and_the_run_goes_on_from_there(
+def test_a_signal_saves_a_checkpoint_and_the_run_resumes_from_it(
     tmp_path: Path, config_in: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(config_in(f"out={tmp_path}/whole"))
@@ -277,16 +280,16 @@ def test_a_signal_saves_and_stops_and_the_run_goes_on_from_there(
     assert train(config_in())["weights_sha256"] == whole["weights_sha256"]
 
 
-def test_steps_are_counted_in_exact_arithmetic(config_in: Configure) -> None:
+def test_steps_are_counted_with_exact_arithmetic(config_in: Configure) -> None:
     assert total_steps(config_in("epochs=0.29", "batch_size=1", "rollout_size=1"), 100) == 29
-    with pytest.raises(Mistake, match="600 training rows give not one batch of 32"):
+    with pytest.raises(Mistake, match="600 training rows do not fill one batch of 32"):
         config_in("epochs=0.01")
 
 
 def test_default_out_is_named_after_the_identity_not_the_time(config_in: Configure) -> None:
     names = []
-    for words in ([], ["eval.every=7"], ["seed=1"]):
-        config = config_in(*words)
+    for overrides in ([], ["eval.every=7"], ["seed=1"]):
+        config = config_in(*overrides)
         names.append(identity.default_out(config, task_of(config)))
     assert names[0] == names[1] != names[2]
     assert names[0].startswith("runs/arg-recor-smoke-seed0-")

@@ -1,4 +1,4 @@
-"""The line at a run's end that says which side was the bottleneck."""
+"""The metrics of each step, and the line at the end of a run that names the bottleneck."""
 
 import pytest
 
@@ -9,23 +9,23 @@ from recor_dist.engine.meter import Meter
 @pytest.mark.parametrize(
     ("lag", "starved", "idle", "told"),
     [
-        (1, 6, 0, "the learner waited 60% of the time, the actors 0%: rollouts are the bottleneck; more actors"),
-        (1, 0, 5, "the actors 50%: the learner is the bottleneck; 2 of 4 actors would do; a faster device"),
-        (0, 4, 4, "they wait for each other; lag=1 lets them overlap more (another result), or a smaller rollout_size"),
-        (2, 4, 4, "they wait for each other; a larger lag, or a smaller rollout_size"),
-        (1, 0, 0, "the learner waited 0% of the time, the actors 0%: both are busy, nothing is wasted"),
+        (1, 6, 0, "the learner waited 60% of the time, the actors 0%: rollouts are the bottleneck; add actors"),
+        (1, 0, 5, "the actors 50%: the learner is the bottleneck; 2 of 4 actors would be enough; give it a"),
+        (0, 4, 4, "they wait for each other; try lag=1 (which changes the result), or a smaller rollout_size"),
+        (2, 4, 4, "they wait for each other; try a larger lag, or a smaller rollout_size"),
+        (1, 0, 0, "the learner waited 0% of the time, the actors 0%: both are busy"),
     ],
 )
-def test_whoever_does_not_wait_is_the_bottleneck(lag: int, starved: int, idle: int, told: str) -> None:
-    """Ten seconds with four actors, in some of which the learner or all actors had nothing to do."""
+def test_the_side_that_does_not_wait_is_the_bottleneck(lag: int, starved: int, idle: int, told: str) -> None:
+    """Ten seconds with four actors. In some of them the learner, or all actors, had nothing to do."""
     meter = Meter(batch_size=64, lag=lag, now=100.0)
-    meter.passed(103.0, present=0, idle=0, learning=False)  # before the first actor nothing counts
+    meter.passed(103.0, present=0, idle=0, learning=False)  # nothing counts before the first actor
     for second in range(10):
         meter.passed(104.0 + second, present=4, idle=4 * (second < idle), learning=second >= starved)
     assert told in meter.advice()
 
 
-def test_a_step_tells_its_own_time_and_traffic_and_not_those_of_the_step_before() -> None:
+def test_the_metrics_of_a_step_do_not_include_the_step_before() -> None:
     meter = Meter(batch_size=64, lag=1, now=0.0)
     meter.passed(4.0, present=2, idle=1, learning=False)
     meter.answered(Receipt(seconds=1.0, moved_seconds=0.5, moved_bytes=400))

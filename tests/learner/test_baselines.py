@@ -11,8 +11,9 @@ from actors.masking import mask
 from actors.orders import known_order, left_to_right, random_order
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
 from learner.learner import Learner
-from recor_dist.core.config import SCHEMAS, AoArmConfig, ArGtConfig, ClmConfig, Config, MdmConfig
+from recor_dist.core.config import SCHEMAS, Config
 from recor_dist.core.messages import MaskedBatch, Rows
+from recor_dist.core.method_settings import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
 from recor_dist.core.rng import rng
 from recor_dist.methods import METHODS
 from tests.conftest import random_rows, small_model
@@ -29,7 +30,7 @@ def random() -> np.random.Generator:
 
 
 def states(order: np.ndarray, b: int) -> list[State]:
-    """s_1 .. s_M of row b, written in an order."""
+    """s_1 .. s_M of row b, written in the given order."""
     reached = [State(tuple(ROWS.prompts[b].tolist()))]
     for slot in order[b, :-1].tolist():
         reached.append(reached[-1].write(slot, int(ROWS.responses[b, slot])))
@@ -69,14 +70,14 @@ def test_ar_gt_learns_the_next_slot_of_the_known_order_and_its_token(C: int) -> 
     assert sums.total.item() == pytest.approx(lm + 0.7 * order, rel=1e-5)
 
 
-def test_the_imitated_order_gives_finite_gradients_where_one_slot_is_left() -> None:
+def test_imitating_an_order_gives_finite_gradients_even_with_one_slot_left() -> None:
     model = small_model()
     ar_gt_loss(ArGtConfig(), model, known_order(ArGtConfig(), model, ROWS, random(), 0), None).total.backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
     assert model.order_head.weight.grad.abs().sum() > 0
 
 
-def test_ao_arm_learns_tokens_in_the_orders_that_were_drawn() -> None:
+def test_ao_arm_learns_tokens_in_the_sampled_orders() -> None:
     model = small_model()
     slow, method = SlowModel(model), AoArmConfig()
     batch = random_order(method, model, ROWS, random(), 0)
@@ -118,7 +119,7 @@ def test_mdm_learns_the_masked_slots_weighted_by_time_and_token(
     assert sums.total.item() == pytest.approx(weighted, rel=1e-5)
 
 
-def test_a_ticket_without_a_masked_slot_counts_nothing_and_teaches_nothing() -> None:
+def test_a_ticket_without_a_masked_slot_has_count_zero_and_no_gradient() -> None:
     model = small_model()
     nothing = np.zeros((R, M), dtype=bool)
     batch = MaskedBatch(0, ROWS.prompts, ROWS.responses, nothing, np.zeros(R, dtype=np.int32))
@@ -129,7 +130,7 @@ def test_a_ticket_without_a_masked_slot_counts_nothing_and_teaches_nothing() -> 
 
 
 def test_the_gradient_is_divided_by_the_masked_slots_of_the_whole_step(config_in: Callable[..., Config]) -> None:
-    """Three tickets with 5, 0 and 2 masked slots: each slot weighs the same, whatever ticket it came in."""
+    """Three tickets with 5, 0 and 2 masked slots: each slot has the same weight, whichever ticket it is in."""
     config = config_in("method=mdm", "device=cpu", "precision=float32", "learner.clip=1e9", "learner.warmup=0")
     times = np.zeros(R, dtype=np.int32)
     masks = [np.zeros((R, M), dtype=bool) for _ in range(3)]
@@ -147,7 +148,7 @@ def test_the_gradient_is_divided_by_the_masked_slots_of_the_whole_step(config_in
     assert metrics["loss/lm"] == pytest.approx(sum(part.metrics["loss/lm"].item() for part in sums) / 7, rel=1e-5)
 
 
-def test_the_token_weights_are_part_of_what_is_differentiated() -> None:
+def test_the_token_weights_are_differentiated_too() -> None:
     """As in a focal loss: d/dl of alpha (1 - exp(-l))^gamma l, by finite differences along the gradient."""
     model, method = small_model(), MdmConfig(diffusion_steps=1, gamma=2.0)
     batch = mask(method, model, ROWS, random(), 0)
@@ -164,8 +165,8 @@ def test_the_token_weights_are_part_of_what_is_differentiated() -> None:
 
 
 @pytest.mark.parametrize("name", ["clm", "ar_gt", "ao_arm", "mdm"])
-def test_a_batch_that_is_shared_and_read_only_is_learned_from_without_touching_it(name: str) -> None:
-    """As Ray hands it out; torch warns of such an array where it is not copied, and a warning is an error here."""
+def test_the_loss_works_on_a_shared_read_only_batch(name: str) -> None:
+    """Like batches from Ray. torch warns about such an array unless it is copied, and warnings are errors here."""
     row, model, method = METHODS[name], small_model(), SCHEMAS["method"][name]()
     batch = row.prepare(method, model, ROWS, random(), 0)
     for array in vars(batch).values():

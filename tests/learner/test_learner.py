@@ -1,4 +1,4 @@
-"""One update: the schedule, AdamW on flat buffers, and how tickets add up."""
+"""One update: the learning rate, AdamW on flat buffers, and how tickets add up."""
 
 import math
 from collections.abc import Callable
@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from actors.rollout import rollout
-from learner.learner import Learner, learning_rate
+from learner.learner import Learner
 from learner.losses import recor_loss
-from recor_dist.core.config import Config, LearnerConfig, Mistake
+from learner.optimizer import learning_rate
+from recor_dist.core.config import Config, LearnerConfig
 from recor_dist.core.messages import RecorBatch, Shape
 from recor_dist.core.rng import rng
+from recor_dist.core.setting import Mistake
 from recor_dist.methods import build_model
 from tests.conftest import random_rows
 
@@ -42,11 +44,13 @@ def test_the_learning_rate_warms_up_and_follows_a_cosine() -> None:
     assert rates[:4] == [0.125, 0.25, 0.375, 0.5]
     for n in range(4, 12):
         assert rates[n] == pytest.approx(0.5 * (1 + math.cos(math.pi * (n - 4) / 8)) / 2)
-    assert learning_rate(LearnerConfig(lr=0.5), 0, 12) == 0.5, "without warm-up the first step has the full rate"
+    assert learning_rate(LearnerConfig(lr=0.5), 0, 12) == 0.5, (
+        "without warm-up the first step has the full learning rate"
+    )
 
 
-def test_three_updates_are_adamw_on_separate_parameters(config: Config) -> None:
-    """Against torch's plain AdamW, one tensor a parameter, gradients of a mean over the whole batch, clipped."""
+def test_three_updates_match_adamw_on_separate_parameters(config: Config) -> None:
+    """Against torch's plain AdamW with one tensor per parameter and clipped gradients of the mean over the batch."""
     learner = learner_of(config)
     plain = build_model(config, SHAPE)
     plain.load(learner.model.weights())
@@ -79,7 +83,7 @@ def test_three_updates_are_adamw_on_separate_parameters(config: Config) -> None:
             np.testing.assert_allclose(p.detach(), q.detach(), atol=2e-6, err_msg=f"{name} after update {n + 1}")
 
 
-def test_a_step_taken_in_parts_is_the_step_taken_at_once_bit_for_bit(config: Config) -> None:
+def test_a_step_taken_in_parts_matches_the_step_taken_at_once_bit_for_bit(config: Config) -> None:
     whole, parts = learner_of(config), learner_of(config)
     for _ in range(2):
         batches = tickets(config, whole, count=3)
@@ -89,14 +93,16 @@ def test_a_step_taken_in_parts_is_the_step_taken_at_once_bit_for_bit(config: Con
         parts.take(batches[1:])
         assert parts.finish() == metrics
         assert np.array_equal(whole.model.weights(), parts.model.weights())
-    assert state.step == 1, "a state in the middle of a step is that of its beginning"
+    assert state.step == 1, "a state saved in the middle of a step is that of its beginning"
     parts.take(batches[:2])
     parts.load_state(state)
     parts.update(batches)
-    assert np.array_equal(whole.model.weights(), parts.model.weights()), "and nothing of the middle is left"
+    assert np.array_equal(whole.model.weights(), parts.model.weights()), (
+        "loading a state discards the tickets taken since"
+    )
 
 
-def test_a_gradient_beyond_the_clip_is_scaled_down(config: Config) -> None:
+def test_a_gradient_above_the_clip_is_scaled_down(config: Config) -> None:
     config.learner.clip = 1e-3
     learner = learner_of(config)
     metrics = learner.update(tickets(config, learner))
@@ -104,7 +110,7 @@ def test_a_gradient_beyond_the_clip_is_scaled_down(config: Config) -> None:
     assert torch.linalg.vector_norm(learner.gradient).item() == pytest.approx(1e-3, rel=1e-4)
 
 
-def test_versions_that_tickets_may_name_are_kept_and_no_others(config: Config) -> None:
+def test_only_versions_that_tickets_may_name_are_kept(config: Config) -> None:
     config.lag = 2
     learner = learner_of(config)
     for n in range(5):
@@ -126,7 +132,7 @@ def test_a_state_restores_a_learner_bit_for_bit(config: Config) -> None:
     assert sorted(other.versions) == [3, 4]
 
 
-def test_a_state_does_not_change_when_the_learner_goes_on(config: Config) -> None:
+def test_a_state_does_not_change_when_the_learner_continues(config: Config) -> None:
     learner = learner_of(config)
     batches = tickets(config, learner)
     learner.update(batches)
@@ -137,7 +143,7 @@ def test_a_state_does_not_change_when_the_learner_goes_on(config: Config) -> Non
         assert np.array_equal(array, copy)
 
 
-def test_a_gradient_that_is_not_finite_is_named_with_its_remedy(config: Config) -> None:
+def test_a_gradient_that_is_not_finite_is_an_error_with_its_remedy(config: Config) -> None:
     learner = learner_of(config)
     batches = tickets(config, learner)
     with torch.no_grad():

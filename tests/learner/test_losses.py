@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from actors.rollout import rollout
-from learner.losses import ppo_like_loss, recor_loss, recor_statistics, sql_bce_loss, sql_mse_loss, token_loss
-from recor_dist.core.config import RecorConfig
+from learner.losses import cross_entropy, ppo_like_loss, recor_loss, recor_statistics, sql_bce_loss, sql_mse_loss
+from recor_dist.core.method_settings import RecorConfig
 from recor_dist.core.rng import rng
 from recor_dist.methods import METHODS
 from tests.conftest import random_rows, small_model
@@ -24,14 +24,15 @@ def tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.asarray(array))
 
 
-def test_the_token_loss_is_the_cross_entropy_of_valid_queries() -> None:
+def test_cross_entropy_is_minus_the_log_probability_of_each_answer() -> None:
     logits, answers = RANDOM.normal(size=(R, M, K, V)), RANDOM.integers(0, V, (R, M, K))
-    expected = sum(-log_softmax(logits[i])[answers[i]] for i in INDICES)
-    assert token_loss(tensor(logits), tensor(answers), tensor(VALID)).item() == pytest.approx(expected)
+    losses = cross_entropy(tensor(logits), tensor(answers))
+    for i in np.ndindex(R, M, K):
+        assert losses[i].item() == pytest.approx(-log_softmax(logits[i])[answers[i]], rel=1e-5)
 
 
 @pytest.mark.parametrize("focal", [0.0, 1.0, 2.0, 3.5])
-def test_the_bce_loss_is_the_papers_with_q_as_a_logsigmoid(focal: float) -> None:
+def test_the_bce_loss_matches_the_paper_with_q_as_a_logsigmoid(focal: float) -> None:
     z, labels = RANDOM.normal(size=(R, M, K)) * 2, RANDOM.random((R, M, K))
     labels[0, 0, 0], labels[0, 0, 1] = 0.0, 1.0
     expected = 0.0
@@ -42,7 +43,7 @@ def test_the_bce_loss_is_the_papers_with_q_as_a_logsigmoid(focal: float) -> None
     assert sql_bce_loss(tensor(z), tensor(labels), tensor(VALID), focal).item() == pytest.approx(expected)
 
 
-def test_the_focal_factor_is_lins_for_hard_labels() -> None:
+def test_with_hard_labels_the_focal_factor_matches_lin_et_al() -> None:
     z = torch.tensor([[[1.5, -0.5]]], dtype=torch.float64)
     labels, valid = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64), torch.ones(1, 1, 2, dtype=torch.bool)
     p = 1 / (1 + np.exp(-z.numpy().ravel()))
@@ -81,7 +82,7 @@ def ppo_by_hand(
     return loss, gradient
 
 
-def test_the_ppo_like_loss_and_its_gradient() -> None:
+def test_the_ppo_like_loss_and_its_gradient_match_numpy() -> None:
     logits = RANDOM.normal(size=(R, M, 5))
     logits[:, 1, 3] = logits[:, 2, 3] = logits[:, 2, 0] = -math.inf
     queries = np.stack([RANDOM.choice([1, 2, 4], size=(R, M)) for _ in range(K)], axis=2)
@@ -95,7 +96,7 @@ def test_the_ppo_like_loss_and_its_gradient() -> None:
     np.testing.assert_allclose(z.grad, gradient, atol=1e-12)
 
 
-def test_advantages_are_normalised_over_all_tickets_of_a_step() -> None:
+def test_advantages_are_normalized_over_all_tickets_of_a_step() -> None:
     method = RecorConfig(token_queries=2, reward="dense", algorithm="ppo")
     model = small_model()
     batches = [rollout(method, model, random_rows(4, seed=s), rng(0, "rollout", 0, s), 0) for s in (0, 1)]
@@ -103,7 +104,7 @@ def test_advantages_are_normalised_over_all_tickets_of_a_step() -> None:
     rewards = np.concatenate([b.rewards[b.valid] for b in batches]).astype(np.float64)
     assert (moments.mean, moments.deviation) == (pytest.approx(rewards.mean()), pytest.approx(rewards.std()))
     assert METHODS["recor"].statistics(method) is recor_statistics
-    assert METHODS["recor"].statistics(RecorConfig()) is None, "soft Q-learning takes each ticket by itself"
+    assert METHODS["recor"].statistics(RecorConfig()) is None, "soft Q-learning takes each ticket on its own"
 
 
 @pytest.mark.parametrize(

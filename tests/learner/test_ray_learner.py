@@ -1,4 +1,4 @@
-"""The learner's shell, without Ray: tickets in parts, parts that are gone, and parts that come too early."""
+"""The learner's shell, without Ray: steps in parts, lost batches, and parts that arrive too early."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from recor_dist.core.messages import Receipt
 from tests.learner.test_learner import learner_of, tickets
 
 
-def test_a_step_goes_on_in_parts_after_one_of_its_batches_was_lost(
+def test_a_step_taken_in_parts_continues_after_one_of_its_batches_is_lost(
     config_in: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_in("device=cpu", "precision=float32")
@@ -26,7 +26,7 @@ def test_a_step_goes_on_in_parts_after_one_of_its_batches_was_lost(
         return ([], lost) if lost else ([batches[group] for group in groups], ())
 
     monkeypatch.setattr(shell, "_take", take)
-    actor = LearnerActor(lambda: None, lambda: learner_of(config))
+    actor = LearnerActor(dict, lambda: learner_of(config))
     actor.begin(whole.state())
 
     def update(first: int, end: int, step: int = 0) -> tuple[Receipt, np.ndarray | None]:
@@ -36,7 +36,9 @@ def test_a_step_goes_on_in_parts_after_one_of_its_batches_was_lost(
     assert (receipt.metrics, receipt.lost, weights) == ({}, (), None)
     assert update(1, 3)[0].lost == (2,), "by its group in the step"
     for followed in (update(3, 4), update(0, 4, step=1)):
-        assert (followed[0].metrics, followed[0].lost, followed[1]) == (None, (), None), "what was in hand is refused"
+        assert (followed[0].metrics, followed[0].lost, followed[1]) == (None, (), None), (
+            "what was already queued is refused"
+        )
     gone.clear()
     assert update(1, 3)[0].metrics == {}
     receipt, weights = update(3, 4)

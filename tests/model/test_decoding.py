@@ -1,4 +1,4 @@
-"""Cached inference against a slow one that computes every state anew."""
+"""Cached decoding against a slow version that recomputes every state."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_greedy_answers_are_those_of_an_uncached_model(C: int) -> None:
             z = slow.order_logits(state)[left]
             slot = left[int(z.argmax())]
             tokens = slow.token_logits(state, slot)
-            assert len(left) == 1 or np.diff(np.sort(z)[-2:]) > 1e-9, "the test wants a clear winner"
+            assert len(left) == 1 or np.diff(np.sort(z)[-2:]) > 1e-9, "the test needs a clear winner"
             assert np.diff(np.sort(tokens)[-2:]) > 1e-9
             token = int(tokens.argmax())
             assert generation.orders[b, t] == slot
@@ -39,7 +39,7 @@ def test_answers_do_not_depend_on_the_other_rows_of_a_ticket() -> None:
     assert np.array_equal(together.orders[2], alone.orders[0])
 
 
-def test_an_empty_prompt_and_a_single_slot_are_no_special_case() -> None:
+def test_an_empty_prompt_and_a_single_slot_work() -> None:
     model = small_model(N=0, M=1)
     generation = generate(model, np.zeros((3, 0), dtype=np.uint8))
     assert generation.orders.tolist() == [[0]] * 3

@@ -1,4 +1,4 @@
-"""The decoders of masked diffusion against a step-by-step reference, row by row."""
+"""The decoders of masked diffusion against a step-by-step reference, one row at a time."""
 
 import math
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from recor_dist.core.config import MdmConfig
 from recor_dist.core.messages import Generation
+from recor_dist.core.method_settings import MdmConfig
 from recor_dist.core.rng import rng
 from recor_dist.model.denoising import denoise_adaptively, denoise_vanilla, log_probability, margin, mdm_decoders
 from tests.conftest import random_rows, small_model
@@ -55,7 +55,7 @@ def test_vanilla_decoding_fills_masked_slots_at_random(T: int) -> None:
 @pytest.mark.parametrize("T", STEPS)
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("rewrite", [False, True])
-def test_adaptive_decoding_fills_the_surest_slots(T: int, score: str, rewrite: bool) -> None:
+def test_adaptive_decoding_fills_the_most_confident_slots(T: int, score: str, rewrite: bool) -> None:
     model, slow, prompts = setting()
     generation = denoise_adaptively(model, prompts, noise(), T, SCORES[score], rewrite)
     random, responses, filled_at = noise(), [[None] * M for _ in range(R)], np.zeros((R, M), dtype=int)
@@ -69,8 +69,8 @@ def test_adaptive_decoding_fills_the_surest_slots(T: int, score: str, rewrite: b
             kept = [slot for slot in range(M) if responses[b][slot] is not None and not rewrite]
             sure[kept] = np.inf
             count, ranked = math.floor(M * t / T), np.sort(sure)
-            assert count == 0 or ranked[count] - ranked[count - 1] > 1e-6, "the test wants a clear cut"
-            assert count == 0 or ranked[count - 1] < np.inf, "there are as many masked slots left as stay masked"
+            assert count == 0 or ranked[count] - ranked[count - 1] > 1e-6, "the test needs a clear cut"
+            assert count == 0 or ranked[count - 1] < np.inf, "at least `count` slots are still masked"
             lowest = set(np.argsort(sure)[:count].tolist())
             for slot in range(M):
                 if responses[b][slot] is None and slot not in lowest:
@@ -92,7 +92,7 @@ def test_there_are_T_forward_passes_and_nothing_is_left_masked(
     monkeypatch.setattr(model, "denoise", lambda *inputs: passes.append(int(inputs[2].sum())) or denoise(*inputs))
     generation = answer(model, prompts, noise(), steps=T)
     assert len(passes) == T
-    assert passes[0] == R * M, "everything is masked at first"
+    assert passes[0] == R * M, "all slots are masked at first"
     assert (np.sort(generation.orders, axis=1) == np.arange(M)).all()
     assert generation.responses.max() < 5
 
@@ -104,7 +104,7 @@ def test_one_step_is_the_same_for_every_decoder() -> None:
         np.testing.assert_array_equal(answer.responses, answers[0].responses)
 
 
-def test_answers_depend_on_the_noise_and_on_nothing_else() -> None:
+def test_answers_depend_on_the_noise_alone() -> None:
     model, _, prompts = setting()
     first, again = (denoise_vanilla(model, prompts, noise(), steps=5) for _ in range(2))
     np.testing.assert_array_equal(first.orders, again.orders)
@@ -118,7 +118,7 @@ def test_a_vocabulary_of_one_token_has_no_margin() -> None:
     assert answer.responses.tolist() == [[0, 0]] * 3
 
 
-def test_decoders_bear_the_papers_names_and_the_chosen_one_comes_first() -> None:
+def test_decoders_have_the_papers_names_and_the_chosen_one_comes_first() -> None:
     decoders = mdm_decoders(MdmConfig(decoder="top_margin"))
     assert {name: decoder.passes for name, decoder in decoders.items()} == {
         "adamdm_margin": 20, "mdm": 20, "adamdm_prob": 20, "adamdm_margin_T2": 2, "mdm_T2": 2, "adamdm_prob_T2": 2,

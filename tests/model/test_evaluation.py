@@ -1,4 +1,4 @@
-"""Exact match, token accuracy, and what is said of the order."""
+"""Exact match, token accuracy, and agreement with the known order."""
 
 from itertools import combinations
 
@@ -24,7 +24,7 @@ def answers(responses: list[list[int]], steps: list[list[int]]) -> Generation:
 
 
 def tau_by_hand(a: list[int], b: list[int]) -> float:
-    """Concordant minus discordant pairs of slots, over all pairs; a pair that shares a step is neither."""
+    """Concordant minus discordant pairs of slots, over all pairs; a pair filled at the same step is neither."""
     pairs = list(combinations(range(len(a)), 2))
     agree = sum((a[i] - a[j]) * (b[i] - b[j]) > 0 for i, j in pairs)
     differ = sum((a[i] - a[j]) * (b[i] - b[j]) < 0 for i, j in pairs)
@@ -41,7 +41,7 @@ def test_kendalls_tau_counts_pairs(steps: tuple[list[int], list[int]]) -> None:
     assert kendall_tau(np.array([a]), np.array([b]))[0] == pytest.approx(tau_by_hand(a, b))
 
 
-def test_all_slots_at_one_step_are_in_no_order() -> None:
+def test_slots_filled_at_the_same_step_are_not_ordered() -> None:
     assert kendall_tau(np.array([[1, 1, 1, 1]]), np.array([[3, 1, 2, 0]])) == [0.0]
     rows = Rows(np.zeros((1, 2)), np.array([[1, 2]]), np.array([[1, 0]], dtype=np.int16))
     at_once = Generation(np.array([[1, 2]]), np.array([[3, 3]]), np.ones((1, 2), np.float32), last_step=5)
@@ -55,7 +55,7 @@ def test_tau_is_one_for_the_same_order_and_minus_one_for_the_reverse() -> None:
     assert kendall_tau(steps, -steps) == [-1.0]
 
 
-def test_figures_of_a_split_add_up_over_tickets_and_leave_padding_out() -> None:
+def test_metrics_of_a_split_add_up_over_tickets_without_padding() -> None:
     rows = Rows(np.zeros((3, 2)), np.array([[1, 2], [3, 4], [5, 6]]), np.array([[1, 0]] * 3, dtype=np.int16))
     last = pad_rows(rows.select(np.array([2])), 2)
     assert len(last) == 2
@@ -72,12 +72,12 @@ def test_figures_of_a_split_add_up_over_tickets_and_leave_padding_out() -> None:
     }
 
 
-def test_without_a_known_order_no_tau_is_claimed() -> None:
+def test_without_a_known_order_no_tau_is_reported() -> None:
     rows = Rows(np.zeros((1, 1)), np.array([[1, 2]]))
     assert "kendall_tau" not in summarise(score(answers([[1, 2]], [[1, 2]]), rows))
 
 
-def test_decoders_are_added_up_and_reported_by_name_the_first_one_on_top() -> None:
+def test_decoders_are_added_up_and_reported_by_name_and_the_first_gives_the_headline() -> None:
     rows = Rows(np.zeros((2, 1)), np.array([[1, 2], [3, 4]]))
     steps = [[1, 2], [1, 2]]
     right, wrong = answers([[1, 2], [3, 4]], steps), answers([[0, 0], [0, 0]], steps)

@@ -1,4 +1,4 @@
-"""The streams against slow NumPy, their gradients, and the flat buffer."""
+"""The streams and their gradients against slow NumPy, and the flat buffer."""
 
 import hashlib
 
@@ -16,7 +16,7 @@ B, N, M, V, K = 3, 3, 4, 5, 2
 
 
 def trajectories(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Prompts, tokens in generation order, the order, and K queries a step (any slot: masks are not the model's)."""
+    """Prompts, tokens in generation order, the order, and K queries per step (of any slot, filled or not)."""
     random = np.random.default_rng(seed)
     order = np.stack([random.permutation(M) for _ in range(B)])
     arrays = random.integers(0, V, (B, N)), random.integers(0, V, (B, M)), order, random.integers(0, M, (B, M, K))
@@ -28,7 +28,7 @@ def state_at(prompts: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, b
 
 
 @pytest.mark.parametrize("C", [0, 1, 3])
-def test_the_training_forward_is_the_paper_state_by_state(C: int) -> None:
+def test_the_training_forward_matches_the_paper_state_by_state(C: int) -> None:
     model = small_model(C)
     slow = SlowModel(model)
     prompts, tokens, order, queries = trajectories()
@@ -43,7 +43,7 @@ def test_the_training_forward_is_the_paper_state_by_state(C: int) -> None:
 
 
 @pytest.mark.parametrize("C", [0, 2])
-def test_the_cache_gives_what_the_uncached_forward_gives(C: int) -> None:
+def test_cached_steps_match_the_uncached_forward(C: int) -> None:
     model = small_model(C)
     prompts, tokens, order, queries = trajectories()
     streams = model(prompts, tokens, order, queries)
@@ -61,7 +61,7 @@ def test_the_cache_gives_what_the_uncached_forward_gives(C: int) -> None:
 
 
 @pytest.mark.parametrize("C", [0, 2])
-def test_a_branch_sees_its_prefix_and_its_own_token_only(C: int) -> None:
+def test_a_branch_sees_only_its_prefix_and_its_own_token(C: int) -> None:
     model = small_model(C)
     slow = SlowModel(model)
     prompts, tokens, order, queries = trajectories()
@@ -73,7 +73,7 @@ def test_a_branch_sees_its_prefix_and_its_own_token_only(C: int) -> None:
             model.step(tokens[:, t], order[:, t], cache)
         logits = model.branch_order_logits(branch_tokens, branch_slots, cache)
         again = model.branch_order_logits(branch_tokens, branch_slots, cache)
-    assert torch.equal(logits, again), "a branch must leave the cache as it was"
+    assert torch.equal(logits, again), "a branch must not change the cache"
     for b in range(B):
         for t in range(M):
             state = state_at(prompts, tokens, order, b, t).write(int(branch_slots[b, t]), int(branch_tokens[b, t]))
@@ -82,7 +82,7 @@ def test_a_branch_sees_its_prefix_and_its_own_token_only(C: int) -> None:
 
 @pytest.mark.parametrize("C", [0, 2])
 def test_no_loss_reaches_later_response_tokens(C: int) -> None:
-    """Every response token has an id of its own, so its row of the embedding's gradient says whether it was reached."""
+    """Every response token has a unique id, so the gradient of its embedding shows whether it was reached."""
     model = small_model(C, V=N + M)
     prompts = torch.arange(N)[None]
     tokens = torch.arange(N, N + M)[None]
@@ -145,7 +145,7 @@ def test_a_denoiser_lets_every_position_see_every_other() -> None:
         np.testing.assert_allclose(logits[b].detach(), slow.denoised_logits(prompts[b].tolist(), response), atol=1e-10)
 
 
-def test_a_masked_token_is_seen_by_nobody() -> None:
+def test_no_position_sees_a_masked_token() -> None:
     model = small_model()
     prompts, responses, _, _ = trajectories()
     masked = torch.tensor([[True, False, True, False]] * B)
@@ -153,7 +153,7 @@ def test_a_masked_token_is_seen_by_nobody() -> None:
     assert torch.equal(model.denoise(prompts, responses, masked), model.denoise(prompts, other, masked))
 
 
-def test_sizes_are_those_of_the_paper() -> None:
+def test_model_sizes_match_the_paper() -> None:
     tiny = Model(ModelConfig(3, 384, 12), Shape(20, 20, 7))
     nano = Model(ModelConfig(6, 384, 12), Shape(455, 42, 20), order_queries=2)
     assert 5e6 < sum(p.numel() for p in tiny.parameters()) < 6.5e6
@@ -161,7 +161,7 @@ def test_sizes_are_those_of_the_paper() -> None:
     assert tiny.wpe.num_embeddings == 20 + 1 + 20
 
 
-def test_initialisation_is_gpt2s_and_a_function_of_the_seed() -> None:
+def test_initialization_is_gpt2s_and_a_function_of_the_seed() -> None:
     def weights(seed: int, **sizes: float) -> Model:
         model = Model(ModelConfig(4, 64, 4, **sizes), Shape(8, 8, 5))
         model.initialise(seed)
@@ -183,7 +183,7 @@ def test_loading_copies_and_never_keeps_a_reference() -> None:
     model = Model(ModelConfig(1, 8, 2), Shape(2, 2, 3))
     model.initialise(0)
     shared = np.random.default_rng(0).normal(size=model.flat.numel()).astype(np.float32)
-    shared.setflags(write=False)  # as Ray hands it out
+    shared.setflags(write=False)  # like an array from Ray's object store
     before = hashlib.sha256(shared.tobytes()).digest()
     model.load(shared)
     with torch.no_grad():
@@ -192,12 +192,12 @@ def test_loading_copies_and_never_keeps_a_reference() -> None:
     published = model.weights()
     with torch.no_grad():
         model.wte.weight.zero_()
-    assert not np.array_equal(published, model.weights()), "what was published must not change with the model"
+    assert not np.array_equal(published, model.weights()), "published weights must not change with the model"
     assert np.array_equal(model.flat_weights(model.named_weights(published)), _without_padding(model, published))
 
 
 def _without_padding(model: Model, weights: np.ndarray) -> np.ndarray:
-    """The gaps between parameters hold nothing."""
+    """Weights with zeros in the gaps between parameters."""
     clean = np.zeros_like(weights)
     for name, value in model.named_weights(np.arange(len(weights), dtype=np.int64)).items():
         clean[value.reshape(-1)] = model.named_weights(weights)[name].reshape(-1)

@@ -11,10 +11,10 @@ from pyarrow import fs
 
 from learner.learner import LearnerState
 from recor_dist.core.config import ModelConfig
-from recor_dist.core.files import open_folder
 from recor_dist.core.messages import Shape
 from recor_dist.model.transformer import Model
 from recor_dist.record import checkpoint
+from recor_dist.record.run_folder import RunFolder
 
 
 class Killed(BaseException):
@@ -22,7 +22,7 @@ class Killed(BaseException):
 
 
 class DyingFolder:
-    """A folder whose process is killed after so many units: a byte written, a rename, a removal, a new folder."""
+    """A folder whose process is killed after `life` units: a byte written, a rename, a removal, a new folder."""
 
     def __init__(self, folder: fs.SubTreeFileSystem, life: float) -> None:
         self.folder, self.life = folder, life
@@ -56,7 +56,7 @@ class DyingFolder:
         self.folder.delete_file(name)
 
     def delete_dir(self, name: str) -> None:
-        """A folder is removed file by file, and the process may end between them."""
+        """Removes file by file, because the process may end between two of them."""
         for info in self.folder.get_file_info(fs.FileSelector(name)):
             self.live()
             self.folder.delete_file(info.path)
@@ -105,8 +105,8 @@ def assert_same(a: LearnerState, b: LearnerState) -> None:
     assert np.array_equal(a.exp_avg_sq, b.exp_avg_sq)
 
 
-def test_what_was_saved_is_what_is_loaded(model: Model, tmp_path: Path) -> None:
-    out = open_folder(str(tmp_path))
+def test_loading_returns_what_was_saved(model: Model, tmp_path: Path) -> None:
+    out = RunFolder.open(str(tmp_path))
     assert checkpoint.load_newest(out, model) is None
     for step in (0, 3, 5):
         checkpoint.save(out, model, state_at(model, step), {"note": "kept"}, keep=2)
@@ -115,22 +115,22 @@ def test_what_was_saved_is_what_is_loaded(model: Model, tmp_path: Path) -> None:
     newest = tmp_path / "checkpoints/step-00000005"
     assert json.loads((newest / "checkpoint.json").read_text())["note"] == "kept"
     named = safetensors.numpy.load_file(newest / "model.safetensors")
-    assert set(named) == {name for name, _ in model.named_parameters()}, "anyone can load it by name"
+    assert set(named) == {name for name, _ in model.named_parameters()}, "any program can load it by name"
 
 
 def test_a_kill_at_any_moment_of_a_save_leaves_the_old_one_or_the_new_one(model: Model, tmp_path: Path) -> None:
-    """Including saves that first clear what an earlier killed save left, and those that remove old checkpoints."""
+    """Including saves that first remove what an earlier killed save left, and saves that remove old checkpoints."""
 
-    def prepared(name: str, life: float) -> tuple[fs.SubTreeFileSystem, bool]:
-        """Two checkpoints, a half-written third, then a save of that third that is killed; whether it got through."""
-        out = open_folder(str(tmp_path / name), create=True)
+    def prepared(name: str, life: float) -> tuple[RunFolder, bool]:
+        """Saves two checkpoints and half of a third, then saves the third until it is killed; True if it completed."""
+        out = RunFolder.open(str(tmp_path / name), create=True)
         for step in (1, 2):
             checkpoint.save(out, model, state_at(model, step), {}, keep=2)
         with pytest.raises(Killed):
-            checkpoint.save(DyingFolder(out, 1500), model, state_at(model, 3), {}, keep=2)
-        dying = DyingFolder(out, life)
+            checkpoint.save(RunFolder(out.uri, DyingFolder(out.files, 1500)), model, state_at(model, 3), {}, keep=2)
+        dying = DyingFolder(out.files, life)
         try:
-            checkpoint.save(dying, model, state_at(model, 3), {}, keep=2)
+            checkpoint.save(RunFolder(out.uri, dying), model, state_at(model, 3), {}, keep=2)
         except Killed:
             return out, False
         total.append(life - dying.life)
@@ -141,7 +141,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_the_old_one_or_the_new_one(model:
     units = int(total[0])
     assert units > 3000
     seen = set()
-    # Every one of the last 60 units (the commit's rename and the removals), the first ones, and samples between.
+    # Each of the last 60 units (the commit's rename and the removals), the first ones, and samples in between.
     for life in sorted({*range(12), *range(0, units, 97), *range(units - 60, units + 1)}):
         out, complete = prepared(f"life{life}", life)
         loaded = checkpoint.load_newest(out, model)
@@ -149,17 +149,17 @@ def test_a_kill_at_any_moment_of_a_save_leaves_the_old_one_or_the_new_one(model:
         assert_same(loaded, state_at(model, loaded.step))
         assert loaded.step in ((3,) if complete else (2, 3))
         seen.add(loaded.step)
-        checkpoint.save(out, model, state_at(model, 4), {}, keep=2)  # and it goes on from there
+        checkpoint.save(out, model, state_at(model, 4), {}, keep=2)  # and the run can continue
         assert_same(checkpoint.load_newest(out, model), state_at(model, 4))
     assert seen == {2, 3}
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "state.safetensors", "checkpoint.json"])
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+def test_if_a_checkpoint_is_damaged_the_previous_one_is_loaded(
     file: str, damage: str, model: Model, tmp_path: Path
 ) -> None:
-    out = open_folder(str(tmp_path))
+    out = RunFolder.open(str(tmp_path))
     for step in (1, 2):
         checkpoint.save(out, model, state_at(model, step), {}, keep=2)
     path = tmp_path / "checkpoints/step-00000002" / file
@@ -173,13 +173,13 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         path.unlink()
     loaded = checkpoint.load_newest(out, model)
     if file == "checkpoint.json" and damage == "flip" and loaded.step == 2:
-        assert_same(loaded, state_at(model, 2))  # the flipped bit was in a field that nothing depends on
+        assert_same(loaded, state_at(model, 2))  # the flipped bit is in a field that is not used
     else:
         assert_same(loaded, state_at(model, 1))
 
 
 def test_damaged_later_checkpoints_do_not_crowd_out_good_ones(model: Model, tmp_path: Path) -> None:
-    out = open_folder(str(tmp_path))
+    out = RunFolder.open(str(tmp_path))
     for step in (5, 10):
         checkpoint.save(out, model, state_at(model, step), {}, keep=2)
     (tmp_path / "checkpoints/step-00000010/model.safetensors").write_bytes(b"")
@@ -189,8 +189,8 @@ def test_damaged_later_checkpoints_do_not_crowd_out_good_ones(model: Model, tmp_
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
 
 
-def test_other_folders_beside_the_checkpoints_are_left_alone(model: Model, tmp_path: Path) -> None:
-    out = open_folder(str(tmp_path))
+def test_other_folders_next_to_the_checkpoints_are_ignored(model: Model, tmp_path: Path) -> None:
+    out = RunFolder.open(str(tmp_path))
     checkpoint.save(out, model, state_at(model, 1), {}, keep=2)
     shutil.copytree(tmp_path / "checkpoints/step-00000001", tmp_path / "checkpoints/step-00000001.bak")
     assert checkpoint.load_newest(out, model).step == 1
@@ -206,7 +206,7 @@ def test_the_weights_hash_depends_on_every_parameter_and_on_nothing_else(model: 
         changed[place] += 1
         assert checkpoint.weights_sha256(model, changed) != digest
     gaps = sorted(set(range(len(weights))) - {int(i) for p in places.values() for i in p.reshape(-1)})
-    assert gaps, "the test wants padding between parameters"
+    assert gaps, "the test needs padding between parameters"
     changed = weights.copy()
     changed[gaps] += 1
     assert checkpoint.weights_sha256(model, changed) == digest

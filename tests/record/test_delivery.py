@@ -1,4 +1,4 @@
-"""The record in MLflow, in a real store on disk: what is told of a run, and how it is told once."""
+"""The record in MLflow, in a real store on disk: what it has of a run, and that it has everything once."""
 
 import contextlib
 import json
@@ -17,22 +17,24 @@ from pyarrow import fs
 
 from learner.learner import Learner
 from recor_dist import track
-from recor_dist.core.config import Config, Mistake, flatten
-from recor_dist.core.files import exclusive, open_folder, read_bytes
+from recor_dist.core.config import Config, flatten
+from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
-from recor_dist.record.journal import FILE, Journal, read_records
-from recor_dist.track import Delivery, Lines
+from recor_dist.record import delivery as delivering
+from recor_dist.record.delivery import Delivery, JournalReader, legal_name, without_password
+from recor_dist.record.journal import Journal, read_metrics
+from recor_dist.record.run_folder import RunFolder
 from tests.mlflow_store import assert_complete, client_of, points_in_store, run_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Its tables take some seconds to make, so the tests share them."""
+    """Creating its tables takes seconds, so the tests share them."""
     folder = tmp_path_factory.mktemp("store")
-    with contextlib.chdir(folder):  # where MLflow puts artifacts
+    with contextlib.chdir(folder):  # MLflow puts artifacts here
         client_of(f"sqlite:///{folder}/mlflow.db").search_experiments()
     return f"sqlite:///{folder}/mlflow.db"
 
@@ -46,7 +48,7 @@ def store(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str
 
 @pytest.fixture
 def folder(tmp_path: Path, config_in: Callable[..., Config]) -> Callable[..., Path]:
-    """Makes the folder of a run as training leaves it."""
+    """Makes the folder of a run, as training leaves it."""
 
     def make(*records: dict[str, Any], status: str = "finished", **more: Any) -> Path:
         out = tmp_path / "out"
@@ -62,34 +64,34 @@ def folder(tmp_path: Path, config_in: Callable[..., Config]) -> Callable[..., Pa
 
 def deliver(out: Path, **options: Any) -> Delivery:
     delivery = Delivery(str(out), **options)
-    delivery.bring()
+    delivery.send()
     delivery.finish()
     return delivery
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- what is delivered -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_told_with_its_settings_and_what_it_was_made_of(store: str, folder: Callable[..., Path]) -> None:
+def test_a_run_is_delivered_with_its_settings_and_provenance(store: str, folder: Callable[..., Path]) -> None:
     out = folder({"loss/lm": 2.0}, {"loss/lm": 1.0, "eval/val/exact_match": 0.5}, engine="ray")
     (out / "result.json").write_text(json.dumps({"weights_sha256": "a" * 64}))
-    deliver(out, experiment="told")
+    deliver(out, experiment="whole")
     assert_complete(store, out)
     run = run_of(store, out)
     settings = json.loads((out / "run.json").read_text())["settings"]
     assert run.data.params == {key: "null" if value is None else str(value) for key, value in settings.items()}
-    told = {"task": "arg", "method": "recor", "scale": "smoke", "engine": "ray", "lag": "0", "data": "d" * 64}
-    told |= {"git_commit": "c" * 40, "mlflow.source.git.commit": "c" * 40, "weights_sha256": "a" * 64}
-    assert told.items() <= run.data.tags.items()
+    tags = {"task": "arg", "method": "recor", "scale": "smoke", "engine": "ray", "lag": "0", "data": "d" * 64}
+    tags |= {"git_commit": "c" * 40, "mlflow.source.git.commit": "c" * 40, "weights_sha256": "a" * 64}
+    assert tags.items() <= run.data.tags.items()
     assert (run.info.run_name, run.info.start_time, run.info.end_time) == ("out", 1_000_000, 1_001_000)
-    assert client_of(store).get_experiment(run.info.experiment_id).name == "told"
+    assert client_of(store).get_experiment(run.info.experiment_id).name == "whole"
 
 
 @pytest.mark.parametrize(
     ("status", "shown"), [("finished", "FINISHED"), ("failed", "FAILED"), ("stopped", "KILLED"), ("running", "KILLED")]
 )
 def test_the_status_is_that_of_the_run(status: str, shown: str, store: str, folder: Callable[..., Path]) -> None:
-    """One that is `running`, and nobody is at it, was killed."""
+    """A run that is `running` without a process was killed."""
     error = {"error": "ZeroDivisionError: division by zero"} if status == "failed" else {}
     out = folder({"loss/lm": 2.0}, status=status, **error)
     deliver(out)
@@ -97,9 +99,9 @@ def test_the_status_is_that_of_the_run(status: str, shown: str, store: str, fold
     assert run.info.status == shown
     assert run.data.tags.get("error") == error.get("error")
 
-    folder({"loss/lm": 2.0}, {"loss/lm": 1.0}, status="running")  # it goes on
+    folder({"loss/lm": 2.0}, {"loss/lm": 1.0}, status="running")  # it is resumed
     delivery = Delivery(str(out))
-    delivery.bring()
+    delivery.send()
     assert run_of(store, out).info.status == "RUNNING"
     folder({"loss/lm": 2.0}, {"loss/lm": 1.0}, status="finished")
     delivery.finish()
@@ -109,7 +111,7 @@ def test_the_status_is_that_of_the_run(status: str, shown: str, store: str, fold
     assert_complete(store, out)
 
 
-def test_a_run_that_fails_says_why(
+def test_a_run_that_fails_has_its_error_as_a_tag(
     store: str, tmp_path: Path, config_in: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -123,7 +125,7 @@ def test_a_run_that_fails_says_why(
     assert (run.info.status, run.data.tags["error"]) == ("FAILED", "RuntimeError: no more memory\nat all")
 
 
-def test_many_long_and_strange_settings_and_figures_do_not_matter(store: str, folder: Callable[..., Path]) -> None:
+def test_settings_and_figures_may_be_many_long_and_strange(store: str, folder: Callable[..., Path]) -> None:
     strange = {f"key.{n}": n for n in range(250)} | {"a=b(c)/../é": "x" * 9000, "empty": "", "list": [1, None]}
     figures = {f"loss/{n}": float(n) for n in range(1200)}
     figures |= {
@@ -153,10 +155,10 @@ def test_many_long_and_strange_settings_and_figures_do_not_matter(store: str, fo
 
 
 @given(st.text(max_size=400))
-def test_every_name_becomes_one_that_mlflow_takes(name: str) -> None:
+def test_every_name_becomes_one_that_mlflow_accepts(name: str) -> None:
     from mlflow.utils.validation import _validate_length_limit, _validate_metric_name, _validate_param_name
 
-    legal = track._name(name)
+    legal = legal_name(name)
     _validate_metric_name(legal)
     _validate_param_name(legal)
     _validate_length_limit("name", 250, legal)
@@ -165,24 +167,24 @@ def test_every_name_becomes_one_that_mlflow_takes(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["loss/lm", "eval/test/adamdm_prob_T2/exact_match", "method:recor lag:1/eval/val/rows/mean"]
 )
-def test_our_own_names_stay_as_they_are(name: str) -> None:
-    assert track._name(name) == name
+def test_our_own_names_are_not_changed(name: str) -> None:
+    assert legal_name(name) == name
 
 
-def test_a_point_that_is_refused_does_not_hold_up_the_others(
+def test_a_point_that_mlflow_rejects_does_not_hold_up_the_others(
     store: str, folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(track, "_name", lambda key: key)
+    monkeypatch.setattr(delivering, "legal_name", lambda key: key)
     out = folder({"loss/lm": 2.0, "a//b": 1.0, "reward/mean": 0.5}, {"loss/lm": 1.0})
     deliver(out)
     assert {key: len(values) for key, values in points_in_store(store, out).items()} == {"loss/lm": 2, "reward/mean": 1}
-    assert "refused there, and left out: a//b of step 1" in capfd.readouterr().out
+    assert "rejected by MLflow and skipped: a//b of step 1" in capfd.readouterr().out
 
 
-# --- once, and all of it ---------------------------------------------------------------------------------------------
+# --- everything, once ------------------------------------------------------------------------------------------------
 
 
-def test_a_sender_goes_on_where_the_last_one_ended(store: str, folder: Callable[..., Path]) -> None:
+def test_a_sender_continues_where_the_last_one_ended(store: str, folder: Callable[..., Path]) -> None:
     records = [{"loss/lm": float(n)} for n in range(30)]
     for count in (10, 10, 25, 30):
         out = folder(*records[:count], status="running")
@@ -192,37 +194,35 @@ def test_a_sender_goes_on_where_the_last_one_ended(store: str, folder: Callable[
     assert state["stores"][store]["sent"] == 30
 
 
-def test_a_batch_whose_answer_was_lost_is_not_sent_again(
+def test_a_batch_whose_response_was_lost_is_not_sent_again(
     store: str, folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has taken it, and the sender does not know; the times are others, so the store would take both."""
+    """The server has it, and the sender does not know. The times then differ, so the store would keep both."""
     from mlflow import MlflowClient
 
     out = folder({"loss/lm": 2.0}, {"loss/lm": 1.0})
     log_batch = MlflowClient.log_batch
 
-    def lose_the_answer(client: Any, run_id: str, metrics: tuple = (), **more: Any) -> None:
+    def lose_the_response(client: Any, run_id: str, metrics: tuple = (), **more: Any) -> None:
         log_batch(client, run_id, metrics=metrics, **more)
         if metrics:
-            raise ConnectionError("no answer")
+            raise ConnectionError("no response")
 
     delivery = Delivery(str(out))
     with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "log_batch", lose_the_answer)
+        patch.setattr(MlflowClient, "log_batch", lose_the_response)
         with pytest.raises(ConnectionError):
-            delivery.bring()
+            delivery.send()
     before = points_in_store(store, out)
     assert before["loss/lm"] == [(1, 2.0, 1_000_000), (2, 1.0, 1_001_000)]
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     (out / "metrics.jsonl").write_text("".join(json.dumps({**x, "time": x["time"] + 9}) + "\n" for x in lines))
-    delivery.bring()
+    delivery.send()
     assert points_in_store(store, out) == before
 
 
-def test_a_journal_that_was_written_anew_in_another_order_loses_no_point(
-    store: str, folder: Callable[..., Path]
-) -> None:
-    """The machine that wrote the first one is lost; an evaluation came at another time in the second."""
+def test_a_journal_that_was_rewritten_in_another_order_loses_no_point(store: str, folder: Callable[..., Path]) -> None:
+    """The machine with the first journal was lost; in the second, an evaluation came later."""
 
     def line(step: int, name: str, life: int) -> str:
         return json.dumps({"step": step, name: float(step), "time": 1000.0 * life + step}) + "\n"
@@ -239,7 +239,7 @@ def test_a_journal_that_was_written_anew_in_another_order_loses_no_point(
     assert [step for step, _, _ in points["eval/val/exact_match"]] == [2]
 
 
-def test_a_run_that_somebody_deleted_is_told_anew(store: str, folder: Callable[..., Path]) -> None:
+def test_a_run_that_was_deleted_in_mlflow_is_delivered_again(store: str, folder: Callable[..., Path]) -> None:
     out = folder({"loss/lm": 2.0}, {"loss/lm": 1.0})
     first = deliver(out).run_id
     client_of(store).delete_run(first)
@@ -259,12 +259,12 @@ def test_another_store_gets_the_whole_record(
     assert set(json.loads((out / "track.json").read_text())["stores"]) == {store, f"sqlite:///{tmp_path}/other.db"}
 
 
-def test_a_password_is_not_written_down() -> None:
-    assert track.without_password("https://me:secret@host:5000/x?y=1") == "https://host:5000/x?y=1"
-    assert track.without_password("sqlite:////folder/mlflow.db") == "sqlite:////folder/mlflow.db"
+def test_a_password_is_never_shown() -> None:
+    assert without_password("https://me:secret@host:5000/x?y=1") == "https://host:5000/x?y=1"
+    assert without_password("sqlite:////folder/mlflow.db") == "sqlite:////folder/mlflow.db"
 
 
-def test_artifacts_go_on_after_the_one_that_failed_and_the_model_is_registered_once(
+def test_artifacts_resume_at_the_one_that_failed_and_the_model_is_registered_once(
     store: str, folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
@@ -288,7 +288,7 @@ def test_artifacts_go_on_after_the_one_that_failed_and_the_model_is_registered_o
     def unless_third(client: Any, run_id: str, path: str, artifact_path: str | None = None) -> None:
         if len(sent) == 2:
             sent.append("failed")
-            raise ConnectionError("no answer")
+            raise ConnectionError("no response")
         log_artifact(client, run_id, path, artifact_path)
         sent.append(f"{artifact_path or '.'}/{Path(path).name}")
 
@@ -298,7 +298,7 @@ def test_artifacts_go_on_after_the_one_that_failed_and_the_model_is_registered_o
     assert sent == ["./result.json", "./replay.html", "failed"]
     deliver(out, register="orders")
     deliver(out, register="orders")
-    assert len(set(sent)) == len(sent), "each once"
+    assert len(set(sent)) == len(sent), "each is sent once"
     assert {"pictures/curves.png", "pictures/order.png", "model/MLmodel"} <= set(sent)
     run = run_of(store, out).info.run_id
     (version,) = client_of(store).search_model_versions("name = 'orders'")
@@ -311,36 +311,36 @@ def test_artifacts_go_on_after_the_one_that_failed_and_the_model_is_registered_o
 # --- the journal -----------------------------------------------------------------------------------------------------
 
 
-def test_a_half_written_line_waits_until_it_is_whole(tmp_path: Path) -> None:
-    lines = Lines(open_folder(str(tmp_path)), None)
-    journal = tmp_path / FILE
+def test_a_half_written_line_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    lines = JournalReader(RunFolder.open(str(tmp_path)), None)
+    journal = tmp_path / "metrics.jsonl"
     journal.write_bytes(b'{"step": 1}\n{"ste')
     assert lines.read() == [{"step": 1}]
     assert lines.read() == []
     with journal.open("ab") as file:
         file.write(b'p": 2}\n\0\0\n{"step": 3}\n')
-    assert lines.read() == [{"step": 2}, {"step": 3}], "and garbage is passed over"
+    assert lines.read() == [{"step": 2}, {"step": 3}], "and garbage is skipped"
 
 
 def test_the_journal_of_an_object_store_is_uploaded_before_each_checkpoint_and_at_the_end() -> None:
     store = fs._MockFileSystem()
     store.create_dir("bucket")
-    out = fs.SubTreeFileSystem("bucket", store)
+    out = RunFolder("mock://bucket", fs.SubTreeFileSystem("bucket", store))
 
     def uploaded() -> list[int]:
-        return [record["step"] for record in read_records(read_bytes(out, FILE).splitlines(keepends=True))]
+        return [record["step"] for record in read_metrics(out)]
 
     with Journal(out) as journal:
-        lines = Lines(out, journal.path)
+        lines = JournalReader(out, journal.path)
         journal.step(1, {"loss/lm": 2.0})
         journal.keep()
         journal.step(2, {"loss/lm": 1.0})
         assert uploaded() == [1]
-        assert [record["step"] for record in lines.read()] == [1, 2], "the sender reads the local one"
+        assert [record["step"] for record in lines.read()] == [1, 2], "the sender reads the local copy"
         journal.step(3, {"loss/lm": 0.5})
     assert uploaded() == [1, 2, 3]
     assert not Path(journal.path).exists()
-    assert [record["step"] for record in lines.read()] == [3], "and goes on with the other"
+    assert [record["step"] for record in lines.read()] == [3], "and continues with the uploaded one"
     with Journal(out) as journal:
         journal.step(3, {"loss/lm": 0.5})
         journal.step(4, {"loss/lm": 0.1})
@@ -350,52 +350,54 @@ def test_the_journal_of_an_object_store_is_uploaded_before_each_checkpoint_and_a
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 
-def test_importing_the_command_does_not_wait_for_mlflow() -> None:
+def test_a_run_does_not_import_mlflow_at_its_start() -> None:
     program = "import sys, recor_dist.run; print('mlflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        ([], "write `python -m recor_dist.track sync out=DIR"),
-        (["sync"], "write `python -m recor_dist.track sync out=DIR"),
+        ([], "error: action: missing; write ACTION"),
+        (["sync"], "error: out: missing; write out=..."),
+        (["sink", "out=x"], "error: action=sink: allowed: sync, send"),
         (["sync", "out=nowhere"], "nowhere: holds neither a run nor a sweep; give the folder that it was saved in"),
-        (["sync", "out=x", "wait=3"], "wait: no such setting"),
+        (["sync", "out=x", "wait=3"], "wait=3.0: is for send only; omit it"),
+        (["sync", "out=x", "uri=y"], "uri: no such setting"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_remedy(words: list[str], told: str, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_with_the_remedy(words: list[str], message: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "recor_dist.track", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert told in done.stderr
+    assert message in done.stderr
 
 
-def test_sync_leaves_a_run_that_is_training_as_running(store: str, folder: Callable[..., Path]) -> None:
+def test_sync_shows_a_run_that_is_training_as_running(store: str, folder: Callable[..., Path]) -> None:
     out = folder({"loss/lm": 2.0}, status="running")
-    with exclusive(open_folder(str(out)), "training"):
-        assert track.sync({"out": str(out)}) == 0
+    with RunFolder.open(str(out)).training_lock():
+        track.sync(str(out))
         assert run_of(store, out).info.status == "RUNNING"
         with (
-            track.alone(open_folder(str(out))),
-            pytest.raises(Mistake, match="another process is sending its record"),
+            RunFolder.open(str(out)).sender_lock(),
+            pytest.raises(Mistake, match="another process is sending the record there"),
         ):
-            track.sync({"out": str(out)})
-    assert track.sync({"out": str(out)}) == 0
+            track.sync(str(out))
+    track.sync(str(out))
     assert run_of(store, out).info.status == "KILLED"
 
 
-def test_sync_says_that_a_server_is_not_there(folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_reports_that_a_server_is_down(folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with pytest.raises(
-        Mistake, match=r"^http://127\.0\.0\.1:9: fails \(.*refused.*the same command goes on"
+        Mistake, match=r"^http://127\.0\.0\.1:9: fails \(.*refused.*run the same command again to send the rest"
     ) as mistake:
-        track.sync({"out": str(folder({"loss/lm": 2.0}))})
+        track.sync(str(folder({"loss/lm": 2.0})))
     assert "secret" not in str(mistake.value)
 
 
-@pytest.mark.slow  # MLflow makes the tables of a new store
+@pytest.mark.slow  # MLflow creates the tables of a new store
 def test_a_run_is_recorded_in_the_store_that_mlflow_ui_shows_in_the_same_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

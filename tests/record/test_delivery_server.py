@@ -1,4 +1,4 @@
-"""The record is complete and without duplicates, whatever happens to the server or to the run: a real MLflow server."""
+"""With a real MLflow server: the record is complete and without duplicates, whatever happens to server or run."""
 
 import json
 import os
@@ -25,10 +25,10 @@ from tests.mlflow_store import (
     until,
 )
 
-# Warnings are MLflow's own. Slow: a server takes ten seconds to start, and a run half a minute to be disturbed in.
+# The warnings are MLflow's. Slow: a server takes ten seconds to start, and a run with gates half a minute.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
-# 37 steps; where a machine is busy, its sender may be slow to start.
-WORDS = ["scale=smoke", "engine=local", "epochs=2", "checkpoint.every=8", "out=out", "track.wait=120"]
+# 37 steps. On a busy machine the sender may be slow to start.
+OVERRIDES = ["scale=smoke", "engine=local", "epochs=2", "checkpoint.every=8", "out=out", "track.wait=120"]
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """The points of a run that nothing happened to, and that was not tracked at all."""
+    """The points of an undisturbed run that was not tracked."""
     folder = tmp_path_factory.mktemp("whole")
-    command = [sys.executable, "-m", "recor_dist.run", *WORDS, "track.enabled=false"]
+    command = [sys.executable, "-m", "recor_dist.run", *OVERRIDES, "track.enabled=false"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert not (folder / "out/track.json").exists()
@@ -53,12 +53,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 class Run:
-    """A run that waits at gates, with its log lines as they come."""
+    """A run that waits at gates, and its log lines so far."""
 
-    def __init__(self, folder: Path, uri: str, *words: str, gates: str = "", **environment: str) -> None:
+    def __init__(self, folder: Path, uri: str, *overrides: str, gates: str = "", **environment: str) -> None:
         self.folder, self.out, self.lines = folder, folder / "out", []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.gated_run", *WORDS, *words],
+            [sys.executable, "-m", "tests.gated_run", *OVERRIDES, *overrides],
             cwd=folder,
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -91,11 +91,11 @@ class Run:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """Starts a run in the test's folder; it is gone after the test."""
+    """Starts a run in the test's folder, and kills it after the test if it still runs."""
     started: list[Run] = []
 
-    def make(uri: str, *words: str, gates: str = "", **environment: str) -> Run:
-        started.append(Run(tmp_path, uri, *words, gates=gates, **environment))
+    def make(uri: str, *overrides: str, gates: str = "", **environment: str) -> Run:
+        started.append(Run(tmp_path, uri, *overrides, gates=gates, **environment))
         return started[-1]
 
     yield make
@@ -108,7 +108,7 @@ def steps_in_store(uri: str, out: Path) -> list[int]:
     return [step for step, *_ in points_in_store(uri, out)["loss/lm"]]
 
 
-def test_a_server_that_was_killed_and_restarted_in_mid_run_has_every_point_once(
+def test_a_server_that_is_killed_and_restarted_during_a_run_has_every_point_once(
     tmp_path: Path, start: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory, expected: dict
 ) -> None:
     server = Server(tmp_path_factory.mktemp("killed"))
@@ -122,7 +122,7 @@ def test_a_server_that_was_killed_and_restarted_in_mid_run_has_every_point_once(
         run.wait_for_line("fails")
         server.start()
         until(lambda: steps_in_store(server.uri, run.out) == list(range(1, 30)))
-        run.wait_for_line("MLflow answers again")
+        run.wait_for_line("MLflow responds again")
         run.open(30)
         run.finish()
         points = assert_complete(server.uri, run.out)
@@ -132,7 +132,7 @@ def test_a_server_that_was_killed_and_restarted_in_mid_run_has_every_point_once(
         server.kill()
 
 
-def test_a_driver_that_was_killed_and_resumed_goes_on_in_its_run(
+def test_a_driver_that_is_killed_and_resumed_continues_its_mlflow_run(
     tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
     run = start(server.uri, gates="30")
@@ -141,27 +141,28 @@ def test_a_driver_that_was_killed_and_resumed_goes_on_in_its_run(
     first = run_of(server.uri, run.out)
     assert first.info.status == "RUNNING"
     run.kill()
-    until(lambda: not sender.is_running() or sender.status() == psutil.STATUS_ZOMBIE)  # of nobody, or of the system
+    until(
+        lambda: not sender.is_running() or sender.status() == psutil.STATUS_ZOMBIE
+    )  # as a child of nobody, or of init
     assert run_of(server.uri, run.out).info.status == "KILLED", (run.out / "track.log").read_text()
 
     again = start(server.uri)
     again.finish()
-    assert any("resuming at step 24 of 37" in line for line in again.lines), "steps 25 to 29 came twice"
+    assert any("resuming at step 24 of 37" in line for line in again.lines), "steps 25 to 29 are computed twice"
     points = assert_complete(server.uri, run.out)
     assert decided_points(points) == expected
     last = run_of(server.uri, run.out)
     assert (last.info.run_id, last.info.status) == (first.info.run_id, "FINISHED")
 
 
-def test_a_run_without_a_server_is_complete_after_sync_and_sync_may_be_repeated(
+def test_a_run_without_a_server_is_complete_after_sync_which_can_be_repeated(
     tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
     run = start(f"http://127.0.0.1:{free_port()}", gates="30")
-    run.wait_for_line("training goes on, the record waits in its folder")
+    run.wait_for_line("training continues, the record stays in its folder")
     run.open(30)
     run.finish()
-    told = "".join(run.lines)
-    assert "the record is not complete; `python -m recor_dist.track sync out=out` brings the rest" in told
+    assert "the record is incomplete; `python -m recor_dist.track sync out=out` sends the rest" in "".join(run.lines)
 
     for _ in range(2):
         done = sync("out", server.uri, tmp_path)
@@ -173,8 +174,8 @@ def test_a_run_without_a_server_is_complete_after_sync_and_sync_may_be_repeated(
     assert whole.data.tags["weights_sha256"] == json.loads((run.out / "result.json").read_text())["weights_sha256"]
 
 
-@pytest.mark.parametrize("lost", ["how far it came", "the id of the run", "the times"])
-def test_nothing_is_sent_twice_by_a_sender_that_lost_its_memory(
+@pytest.mark.parametrize("lost", ["how much it sent", "the id of the run", "the times"])
+def test_a_sender_that_lost_its_state_sends_nothing_twice(
     lost: str, tmp_path: Path, start: Callable[..., Run], server: Server
 ) -> None:
     run = start(server.uri)
@@ -185,7 +186,7 @@ def test_nothing_is_sent_twice_by_a_sender_that_lost_its_memory(
     store["sent"] = 0
     if lost == "the id of the run":
         store.clear()
-    if lost == "the times":  # as of a machine whose last lines were lost, so that their steps came again later
+    if lost == "the times":  # as if the last lines were lost with a machine, and their steps computed again later
         lines = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
         later = [json.dumps({**line, "time": line["time"] + 60}) for line in lines]
         (run.out / "metrics.jsonl").write_text("\n".join([*later, ""]))
@@ -196,12 +197,12 @@ def test_nothing_is_sent_twice_by_a_sender_that_lost_its_memory(
 
 
 class Hung:
-    """A server that accepts and never answers."""
+    """A server that accepts connections and never responds."""
 
-    def __init__(self, told: Path) -> None:
+    def __init__(self, asked: Path) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.uri = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.told, self.connections = told, []
+        self.asked, self.connections = asked, []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -212,29 +213,29 @@ class Hung:
                 return
             self.connections.append(connection)
             if connection.recv(1):  # a request has begun
-                self.told.touch()
+                self.asked.touch()
 
     def close(self) -> None:
         for connection in [self.listener, *self.connections]:
             connection.close()
 
 
-def test_no_step_goes_through_tracking_while_a_server_never_answers(
+def test_no_step_runs_tracking_code_while_a_server_never_responds(
     tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
-    """Of everything that the training thread ran between its first step and its last, nothing is MLflow's or ours to
-    talk to it; MLflow was not even imported by then."""
-    hung = Hung(tmp_path / "gate-5")  # from step 5 on the sender waits for an answer
+    """Between its first step and its last, the training thread runs no code of MLflow, and none of ours that talks to
+    it; MLflow is not even imported by then."""
+    hung = Hung(tmp_path / "gate-5")  # from step 5 on the sender waits for a response
     try:
         run = start(hung.uri, "track.wait=3", gates="5", FILES="files.json")
         run.finish()
     finally:
         hung.close()
-    told = "".join(run.lines)
-    assert "the record is not complete" in told
+    assert "the record is incomplete" in "".join(run.lines)
     ran = json.loads((tmp_path / "files.json").read_text())
-    assert not [file for file in ran["files"] if "/mlflow/" in file or file.endswith(("track.py", "subprocess.py"))]
-    assert [file for file in ran["files"] if file.endswith("recor_dist/journal.py")], "the record was written there"
+    ours = ("track.py", "record/sending.py", "record/delivery.py", "subprocess.py")
+    assert not [file for file in ran["files"] if "/mlflow/" in file or file.endswith(ours)]
+    assert [file for file in ran["files"] if file.endswith("record/journal.py")], "the steps were recorded"
     assert "mlflow" not in ran["modules"]
     assert decided_points(points_in_journal(run.out)) == expected
 

@@ -1,4 +1,4 @@
-"""A sweep is one parent with its runs, and on the parent mean and deviation of each setting."""
+"""A sweep is a parent of its runs, and has the mean and deviation of each setting."""
 
 import json
 import statistics
@@ -21,11 +21,11 @@ def test_mean_and_deviation_over_the_seeds() -> None:
         "method:recor/flops/mean": 3.0,
         "method:recor/flops/deviation": 0.0,
     }
-    assert summary("", runs) == {"flops/mean": 3.0, "flops/deviation": 0.0}, "what all have"
+    assert summary("", runs) == {"flops/mean": 3.0, "flops/deviation": 0.0}, "only what all runs have"
     assert summary("lag:1", runs[:1]) == {"lag:1/eval/test/exact_match/mean": 0.2, "lag:1/flops/mean": 3.0}
 
 
-def test_a_setting_is_all_that_was_swept_but_the_seed(tmp_path: Path) -> None:
+def test_a_setting_is_everything_swept_except_the_seed(tmp_path: Path) -> None:
     sweep = Sweep(str(tmp_path / "sweep"))
     jobs = [["task=arg", f"+sweep/x={m}", f"lag={lag}", f"seed={s}"] for m in "ab" for lag in (0, 1) for s in (0, 1)]
     sweep.swept = {"sweep/x", "lag", "seed"}
@@ -33,22 +33,22 @@ def test_a_setting_is_all_that_was_swept_but_the_seed(tmp_path: Path) -> None:
     assert labels[::2] == labels[1::2] == [f"sweep.x:{m} lag:{n}" for m in "ab" for n in (0, 1)]
 
 
-def run_sweep(folder: Path, *words: str) -> subprocess.CompletedProcess:
+def run_sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess:
     fixed = ["--multirun", "scale=smoke", "engine=local", "track.wait=120"]
-    command = [sys.executable, "-m", "recor_dist.run", *fixed, *words]
+    command = [sys.executable, "-m", "recor_dist.run", *fixed, *overrides]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.slow  # three runs, each with a sender
 @pytest.mark.timeout(1800)
-@pytest.mark.filterwarnings("ignore")  # MLflow's own
-def test_a_sweep_is_a_parent_with_its_runs_and_one_that_fails_does_not_end_it(
+@pytest.mark.filterwarnings("ignore")  # MLflow's
+def test_a_sweep_is_a_parent_of_its_runs_and_survives_a_setting_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    words = ["method=clm", "seed=0,1", "batch_size=33,32"]  # 33 is no multiple of rollout_size
-    done = run_sweep(tmp_path, *words)
+    overrides = ["method=clm", "seed=0,1", "batch_size=33,32"]  # 33 is not a multiple of rollout_size
+    done = run_sweep(tmp_path, *overrides)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("batch_size=33: must be a multiple of rollout_size=16") == 2
     assert "error: 2 of 4 settings failed" in done.stderr
@@ -83,6 +83,6 @@ def test_a_sweep_is_a_parent_with_its_runs_and_one_that_fails_does_not_end_it(
         statistics.stdev(accuracies)
     )
 
-    again = run_sweep(tmp_path, *words)
+    again = run_sweep(tmp_path, *overrides)
     assert again.stderr.count("this run is finished") == 2
-    assert look().info.run_id == parent.info.run_id, "the same command goes on under the same parent"
+    assert look().info.run_id == parent.info.run_id, "the same command resumes under the same parent"

@@ -12,22 +12,28 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 
-from recor_dist.core.command import CONF, compose
-from recor_dist.core.config import Config, Mistake
+from data.tasks import TASKS
+from recor_dist.core.compose import CONF, compose
+from recor_dist.core.config import Config
+from recor_dist.core.setting import Mistake
 
 SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
-TASKS = ("arg", "mul", "sudoku", "zebra", "custom")
 
 
 def combinations(sweep: str, task: str, scale: str) -> list[Config]:
     """The configuration of every run that Hydra would start."""
-    words = [f"task={task}", f"scale={scale}", f"+sweep={sweep}", *(["data.source=rows"] if task == "custom" else [])]
+    overrides = [
+        f"task={task}",
+        f"scale={scale}",
+        f"+sweep={sweep}",
+        *(["data.source=rows"] if task == "custom" else []),
+    ]
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        settings = hydra.compose("config", overrides=words, return_hydra_config=True).hydra
-        assert settings.mode == RunMode.MULTIRUN, "nobody has to type --multirun"
+        settings = hydra.compose("config", overrides=overrides, return_hydra_config=True).hydra
+        assert settings.mode == RunMode.MULTIRUN, "no need to type --multirun"
         params = [f"{key}={value}" for key, value in settings.sweeper.params.items()]
-        parsed = OverridesParser.create().parse_overrides([*params, *words])
+        parsed = OverridesParser.create().parse_overrides([*params, *overrides])
         (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     return [compose(list(job)) for job in jobs]
 
@@ -49,16 +55,16 @@ def test_the_sweeps_are_the_papers() -> None:
 
 
 @pytest.mark.parametrize(("task", "scale"), [("arg", "smoke"), ("mul", "laptop")])
-def test_a_short_answer_is_asked_for_no_more_slots_than_it_has(task: str, scale: str) -> None:
+def test_a_short_answer_gets_no_more_queries_than_it_has_slots(task: str, scale: str) -> None:
     fixed = combinations("order_queries", task, scale)
     slots = fixed[0].task.slots()
     assert slots < 8
     assert {config.method.token_queries for config in fixed} == {slots}
     assert [config.method.token_queries for config in combinations("token_queries", task, scale)] == [1, 2, 4]
-    # compose() has validated them all
+    # compose() has validated all of them
 
 
-@pytest.mark.slow  # composes some 270 configurations
+@pytest.mark.slow  # composes about 270 configurations
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("sweep", SWEEPS)
@@ -69,8 +75,8 @@ def test_every_combination_is_valid(sweep: str, task: str, scale: str) -> None:
 
 
 def test_a_sweep_is_one_command(tmp_path: Path) -> None:
-    words = ["+sweep=token_queries", "task=arg", "scale=smoke", "engine=local", "track.enabled=false"]
-    command = [sys.executable, "-m", "recor_dist.run", *words]
+    overrides = ["+sweep=token_queries", "task=arg", "scale=smoke", "engine=local", "track.enabled=false"]
+    command = [sys.executable, "-m", "recor_dist.run", *overrides]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     settings = [json.loads(path.read_text())["settings"] for path in tmp_path.glob("runs/*/run.json")]
@@ -79,15 +85,15 @@ def test_a_sweep_is_one_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["+sweep=token_querys"], "allowed: exploration, objective, order_queries, token_queries; did you mean token"),
         (["sweep=token_queries"], "write +sweep=NAME"),
-        (["+sweep=objective", "method=mdm"], "the prepared sweeps are about method=recor"),
+        (["+sweep=objective", "method=mdm"], "the prepared sweeps are for method=recor"),
     ],
 )
-def test_a_mistake_in_a_sweep_is_told(words: list[str], message: str) -> None:
+def test_a_mistake_in_a_sweep_is_one_line_with_the_remedy(overrides: list[str], message: str) -> None:
     with pytest.raises(Mistake) as refused:
-        compose(words)
+        compose(overrides)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -1,0 +1,69 @@
+"""What a task is to the rest of the project: the type of a row in the table of tasks (tasks.py).
+
+Each task is one file, which ends with such a row. docs/adding_a_task.md has a worked example.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.layouts import Layout, line
+from data.shards import NotedRows
+from data.splits import Classes
+from data.vocab import PAD, Vocabulary
+from recor_dist.core.config import TaskConfig
+from recor_dist.core.messages import Rows
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Rows read from a file of others."""
+
+    rows: NotedRows
+    classes: Classes  # which rows count as the same, so that none is in two splits
+    alike: str  # what rows of one class have in common
+    task: TaskConfig  # the settings of these rows
+    overrides: list[str] = field(default_factory=list)  # what to add to `task=NAME` to train on them
+    skipped: list[str] = field(default_factory=list)  # a line for each row that was not taken
+
+
+@dataclass(frozen=True)
+class TaskType:
+    """A row of the table of tasks. `task`, the first argument of each function, is an object of `schema`."""
+
+    schema: type[TaskConfig]
+    name: str  # in tables: ARG
+    title: str  # on pages: Autoregression
+
+    # --- rows: a generator gives the first three; a task that reads the user's own rows gives `read_source`
+    vocabulary: Callable[[Any], Vocabulary] | None = None
+    lengths: Callable[[Any], tuple[int, int]] | None = None  # N and M
+    # task, random, count -> Rows. tasks.py keeps those whose prompt belongs to the split.
+    sample: Callable[[Any, np.random.Generator, int], Rows] | None = None
+    # Instead of `sample`, if prompts alone do not separate the splits: task, split, random, count -> Rows.
+    shard: Callable[[Any, str, np.random.Generator, int], Rows] | None = None
+    read_source: Callable[[Any, str], Any] | None = None  # task, data.source -> custom.Source
+    read_file: Callable[[Path, int], Imported] | None = None  # file, longest prompt; `data.import_public` calls it
+    size_settings: str = ""  # the settings that must fit an imported data set
+    order: str | None = None  # the known order: "reversed", "recorded" in the shards, or None
+    slow: bool = False  # True if a shard takes so long that several processes should make them
+
+    # --- people
+    read_prompt: Callable[[Any, str], str] = lambda task, text: text  # the canonical text of what a person may write
+    check_prompt: Callable[[Any, list[str]], None] = lambda task, tokens: None  # raises Mistake for what is no prompt
+    # task, prompt tokens, M, response tokens or None -> Layout
+    layout: Callable[[Any, list[str], int, list[str] | None], Layout] = lambda task, prompt, M, response: line(
+        prompt, M
+    )
+    token_name: Callable[[Any, int, str], str] = lambda task, slot, token: token  # of a token in a slot, for people
+
+    # --- where the slots of an answer are: coordinate name -> (M,) int array, e.g. row and column, or place in a number
+    coordinates: Callable[[Any], dict[str, np.ndarray]] = lambda task: {}
+    row_names: Callable[[Any], list[str]] = lambda task: []  # of answers with rows and columns
+
+    def display_name(self, task: TaskConfig, slot: int, token: str) -> str:
+        """What people read for a token in a slot."""
+        return "–" if token == PAD else self.token_name(task, slot, token)

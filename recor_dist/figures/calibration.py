@@ -1,0 +1,140 @@
+"""Calibration: the probability that a model assigns against how often it is right, as reliability diagrams.
+
+Computed from a model and test rows, in the states of the model's own answers. For ReCOR, exp Q is the predicted
+probability of a reward; for every method, confidence is the probability of a token when it was written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from actors.rewards import q_values
+from data.shards import Dataset
+from recor_dist.core.config import Config
+from recor_dist.core.messages import Rows
+from recor_dist.core.method_settings import RecorConfig
+from recor_dist.core.rng import rng
+from recor_dist.figures.style import FAINT, PALETTE, caption, new_figure, styled
+from recor_dist.methods import METHODS, headline_decoder
+from recor_dist.model.decoding import generate
+from recor_dist.model.transformer import Model, filled_slots
+
+ROWS = 400  # test rows, at most
+PAIRS = 200_000  # pairs of state and slot, at most: fewer rows if answers are long
+PAIRS_AT_ONCE = 8_192
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Predictions in bins of equal width."""
+
+    counts: np.ndarray  # (bins,) number of predictions
+    expected: np.ndarray  # (bins,) mean predicted probability; NaN in an empty bin
+    right: np.ndarray  # (bins,) share of right ones; NaN in an empty bin
+    error: float  # expected calibration error: the mean gap, weighted by the counts
+
+
+def reliability(expected: np.ndarray, right: np.ndarray, bins: int = 10) -> Reliability:
+    """From predicted probabilities in [0, 1] and whether each prediction was right."""
+    index = np.minimum((expected * bins).astype(np.int64), bins - 1)
+    counts = np.bincount(index, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        means, share = (np.bincount(index, values, minlength=bins) / counts for values in (expected, right))
+    error = float(np.nansum(np.abs(means - share) * counts) / max(1, counts.sum()))
+    return Reliability(counts, means, share, error)
+
+
+@torch.inference_mode()
+def q_against_truth(model: Model, rows: Rows, algorithm: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For every unfilled slot in every state of the model's own answers: exp Q, whether the most likely token is the
+    right one, and whether the policy chose that slot; each (pairs,).
+
+    The states are those of inference: the answer so far may hold wrong tokens. exp Q is clipped at 1, which only the
+    MSE loss lets it exceed.
+    """
+    answer = generate(model, rows.prompts)
+    order = torch.as_tensor(answer.orders)
+    prompts = torch.as_tensor(rows.prompts.astype(np.int64))
+    tokens = torch.as_tensor(answer.responses).gather(1, order)
+    R, M = order.shape
+    streams = model(prompts, tokens, order, torch.arange(M).expand(R, M, M))  # queries every slot at every step
+    exp_q = q_values(streams.order.float(), algorithm).exp().clamp(max=1.0)  # (R, M, M)
+    right = streams.tokens.argmax(-1) == torch.as_tensor(rows.responses.astype(np.int64))[:, None]
+    chosen = torch.zeros(R, M, M, dtype=torch.bool).scatter(2, order[..., None], True)
+    unfilled = ~filled_slots(order)
+    return tuple(x[unfilled].numpy() for x in (exp_q, right, chosen))  # type: ignore[return-value]
+
+
+def confidence_against_truth(model: Model, rows: Rows, config: Config) -> tuple[np.ndarray, np.ndarray]:
+    """The probability that the headline decoder gave each token when it wrote it, and whether the token was right."""
+    decoder = METHODS[config.method.name].decoders(config.method)[headline_decoder(config)]
+    answer = decoder.answer(model, rows.prompts, rng(config.seed, "pictures/calibration"))
+    return answer.confidences.ravel(), (answer.responses == rows.responses).ravel()
+
+
+def has_q(config: Config) -> bool:
+    """True if exp Q is the probability of a reward. The PPO-like policy has no Q."""
+    return isinstance(config.method, RecorConfig) and config.method.algorithm != "ppo"
+
+
+def measure_calibration(config: Config, model: Model, rows: Rows) -> dict[str, Reliability]:
+    """The reliability diagrams of a run, by panel."""
+    panels = {}
+    if has_q(config):
+        size = max(1, PAIRS_AT_ONCE // model.shape.M**2)
+        parts = [
+            q_against_truth(model, rows.select(np.arange(start, min(start + size, len(rows)))), config.method.algorithm)
+            for start in range(0, len(rows), size)
+        ]
+        exp_q, right, chosen = (np.concatenate(part) for part in zip(*parts, strict=True))
+        panels["exp Q, all unfilled slots"] = reliability(exp_q, right)
+        panels["exp Q, chosen slots"] = reliability(exp_q[chosen], right[chosen])
+    panels["confidence, written tokens"] = reliability(*confidence_against_truth(model, rows, config))
+    return panels
+
+
+def draw_run_calibration(title: str, config: Config, model: Model, data: Dataset) -> Figure:
+    """The calibration of a run on its first test rows."""
+    rows = data.read_split("test", 0, int(np.clip(PAIRS // model.shape.M**2, 16, ROWS)))
+    return draw_calibration(title, measure_calibration(config, model, rows), _about(config, len(rows)))
+
+
+def _about(config: Config, rows: int) -> str:
+    text = f"{rows} test rows, in the states of the model's own answers. "
+    if has_q(config):
+        method = config.method
+        target = f"probability that p(y) ≥ {method.eta}" if method.reward == "sparse" else "p(y)"
+        text += (
+            f"exp Q learns the {target}{', discounted' if method.gamma else ''}"
+            f"{', with a focal factor that pulls it towards the middle' if method.focal else ''};\n"
+            "it is compared with how often the token predictor's first choice at that slot is right. "
+        )
+    return text + "Bars: predictions per bin."
+
+
+@styled
+def draw_calibration(title: str, panels: Mapping[str, Reliability], about: str) -> Figure:
+    """A reliability diagram per panel. Top: share right against predicted probability. Bottom: predictions per bin."""
+    size = (max(6.8, 3.7 * len(panels)), 5.2)
+    figure, axes = new_figure(f"Calibration: {title}", size, 2, len(panels))
+    grid = axes[0].get_gridspec()
+    grid.set_height_ratios([3, 1])
+    for column, (name, found) in enumerate(panels.items()):
+        above, below = axes[column], axes[len(panels) + column]
+        above.plot([0, 1], [0, 1], color=FAINT, linestyle="--", linewidth=1, label="perfect")
+        some = found.counts > 0
+        colour = PALETTE[1] if name.startswith("confidence") else PALETTE[0]
+        above.plot(found.expected[some], found.right[some], color=colour, marker="o", label="measured")
+        above.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="share right" if column == 0 else "", title=name)
+        above.text(0.98, 0.04, f"mean gap {found.error:.3f}", ha="right", transform=above.transAxes, fontsize=9)
+        bins = len(found.counts)
+        below.bar((np.arange(bins) + 0.5) / bins, found.counts, width=0.92 / bins, color=colour, alpha=0.75)
+        below.set(xlim=(-0.02, 1.02), xlabel="predicted", ylabel="count" if column == 0 else "", yscale="symlog")
+        below.set_ylim(0, 4 * max(1, found.counts.max()))
+        below.minorticks_off()
+    axes[0].legend(loc="upper left", fontsize=9)
+    caption(figure, about)
+    return figure

@@ -1,0 +1,88 @@
+"""The PNGs of a finished run, in `out/pictures`, drawn from its folder; and the picture of a sweep.
+
+order_map.png       how often each slot was filled at each step, on the test split
+order_board.png     for puzzles: the board or the table of houses with the mean step of each cell
+calibration.png     predicted probability against the share of right tokens; needs the run's weights and rows
+curves.png          accuracy, losses and reward over training
+flops_accuracy.png  of a sweep: accuracy against FLOPs per answer
+"""
+
+import logging
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from data.prepare import find_data
+from data.tasks import TASKS, task_of
+from recor_dist.core.config import Config, unflatten
+from recor_dist.core.names import name_of
+from recor_dist.core.setting import Mistake
+from recor_dist.figures.calibration import draw_run_calibration
+from recor_dist.figures.compute import costs, draw_costs
+from recor_dist.figures.curves import draw_run, run_panels
+from recor_dist.figures.groups import conditions, group_runs, label
+from recor_dist.figures.order_map import draw_orders
+from recor_dist.figures.style import to_bytes
+from recor_dist.methods import headline_decoder
+from recor_dist.record.checkpoint import load_model
+from recor_dist.record.journal import read_metrics
+from recor_dist.record.run_folder import RunFolder
+from recor_dist.record.runs import deduplicate, read_run
+
+log = logging.getLogger(__name__)
+
+
+def draw_pictures(out: str) -> list[str]:
+    """Draws the pictures that the folder of the finished run in `out` allows; returns their paths."""
+    folder = RunFolder.open(out)
+    config = unflatten(folder.require_run()["settings"])
+    names = f"{TASKS[config.task.name].name}, {name_of(headline_decoder(config))}"
+    title = f"{names}, scale={config.scale}, seed={config.seed}"
+    figures: dict[str, Figure | None] = {
+        **_orders(title, config, folder),
+        "calibration": _calibration(title, config, out),
+        "curves": _curves(title, config, folder),
+    }
+    return [folder.write_picture(name, to_bytes(figure, "png")) for name, figure in figures.items() if figure]
+
+
+def _orders(title: str, config: Config, folder: RunFolder) -> dict[str, Figure]:
+    orders = folder.read_orders()
+    if orders is None:
+        log.info("no order map: the run has no orders.json")
+        return {}
+    return draw_orders(title, config, orders)
+
+
+def _calibration(title: str, config: Config, out: str) -> Figure | None:
+    try:
+        model, _ = load_model(out)
+        data = find_data(config, task_of(config))
+        if data is None:
+            raise Mistake(f"data.dir={config.data.dir}: does not hold the rows of the run")
+    except Mistake as mistake:
+        log.warning("no calibration picture: %s", mistake)
+        return None
+    return draw_run_calibration(title, config, model, data)
+
+
+def _curves(title: str, config: Config, folder: RunFolder) -> Figure | None:
+    panels = run_panels(config, read_metrics(folder))
+    if not panels:
+        log.info("no curves: %s has no metrics", folder.path)
+        return None
+    return draw_run(title, panels)
+
+
+def draw_sweep(outs: Sequence[str], sweep: str) -> list[str]:
+    """Accuracy against FLOPs per answer of the finished runs of a sweep, in the pictures of the sweep's folder: one
+    picture per condition, which is scale, task and settings other than the method's. Returns the pictures' paths."""
+    folder = RunFolder.open(sweep, create=True)
+    groups = group_runs(deduplicate(map(read_run, outs)))
+    written = []
+    for index, condition in enumerate(conditions(groups)):
+        chosen = [g for g in groups if g.condition == condition]
+        name = "flops_accuracy" if index == 0 else f"flops_accuracy_{index + 1}"
+        figure = draw_costs(f"{label(condition)}, scale={condition[0]}".replace("`", ""), costs(chosen))
+        written.append(folder.write_picture(name, to_bytes(figure, "png")))
+    return written

@@ -1,0 +1,214 @@
+"""The folder of a run: the name of every file in it, and how each is read and written.
+
+    run.json         what the run is and how it stands: settings, identity, shape, vocabulary, machine, status
+    metrics.jsonl    the journal: a line per step and per evaluation
+    checkpoints/     what a resumed run needs
+    result.json      written last: the run is finished
+    orders.json      how often each slot was filled at each step of the test
+    pictures/        PNGs of the finished run
+    replay.html      the page that plays its test answers
+    model/           the MLflow model
+    track.json       how much of this was delivered to MLflow; track.log has what MLflow printed
+
+The folder of a sweep has sweep.json instead of run.json, and a journal and pictures like a run.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow import fs
+
+from recor_dist.core.files import (
+    exists,
+    is_local,
+    join,
+    open_folder,
+    read_bytes,
+    read_json,
+    write_atomically,
+    write_json,
+)
+from recor_dist.core.locks import exclusive
+from recor_dist.core.setting import Mistake
+
+RUN = "run.json"
+RESULT = "result.json"
+ORDERS = "orders.json"
+JOURNAL = "metrics.jsonl"
+SWEEP = "sweep.json"
+CHECKPOINTS = "checkpoints"
+PICTURES = "pictures"
+REPLAY = "replay.html"
+MODEL = "model"
+DELIVERED = "track.json"
+SENDER_LOG = "track.log"
+SENDER_LOCK = ".track.lock"
+ARTIFACTS = (RESULT, REPLAY, PICTURES, MODEL)  # what MLflow keeps as files, in the order they are sent
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run or of a sweep. `read_...` returns None for a file that does not exist, or that was cut off
+    half-written where it can be made again; writing is atomic."""
+
+    uri: str
+    files: fs.SubTreeFileSystem
+
+    @staticmethod
+    def open(uri: str, *, create: bool = False) -> "RunFolder":
+        return RunFolder(uri, open_folder(uri, create=create))
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def path(self) -> str:
+        """Its path in its file system, for messages."""
+        return self.files.base_path.rstrip("/")
+
+    @property
+    def is_local(self) -> bool:
+        return is_local(self.files)
+
+    def place(self, *names: str) -> str:
+        """The URI of something in the folder."""
+        return join(self.uri, *names)
+
+    # what the run is
+
+    def has_run(self) -> bool:
+        return exists(self.files, RUN)
+
+    def read_run(self) -> dict[str, Any] | None:
+        """The content of run.json; a damaged one is a Mistake, because nothing can make it again."""
+        try:
+            return read_json(self.files, RUN)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise Mistake(f"{self.path}/{RUN}: is damaged; restore the file, or choose another out") from None
+
+    def require_run(self) -> dict[str, Any]:
+        """The content of run.json; a Mistake if there is none."""
+        run = self.read_run()
+        if run is None:
+            raise Mistake(f"{self.uri}: holds no run; give the folder that a run was saved in")
+        return run
+
+    def write_run(self, run: dict[str, Any]) -> None:
+        write_json(self.files, RUN, run)
+
+    def read_sweep(self) -> dict[str, Any] | None:
+        return read_json(self.files, SWEEP) if exists(self.files, SWEEP) else None
+
+    def write_sweep(self, sweep: dict[str, Any]) -> None:
+        write_json(self.files, SWEEP, sweep)
+
+    def is_empty(self) -> bool:
+        return not self.files.get_file_info(fs.FileSelector("", allow_not_found=True))
+
+    # what came out
+
+    def has_result(self) -> bool:
+        return exists(self.files, RESULT)
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result of a finished run. A damaged one counts as missing: the last checkpoint gives it again."""
+        return self._read_if_whole(RESULT)
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        write_json(self.files, RESULT, result)
+
+    def read_orders(self) -> dict[str, Any] | None:
+        return read_json(self.files, ORDERS) if exists(self.files, ORDERS) else None
+
+    def write_orders(self, orders: dict[str, Any]) -> None:
+        write_json(self.files, ORDERS, orders)
+
+    def has_checkpoints(self) -> bool:
+        return exists(self.files, CHECKPOINTS)
+
+    def has_model(self) -> bool:
+        """True if the run was packaged as an MLflow model."""
+        return exists(self.files, f"{MODEL}/MLmodel")
+
+    def write_picture(self, name: str, content: bytes) -> str:
+        """Writes a PNG; returns its URI."""
+        self.files.create_dir(PICTURES)
+        write_atomically(self.files, f"{PICTURES}/{name}.png", content)
+        return self.place(PICTURES, f"{name}.png")
+
+    # the journal
+
+    def read_journal(self) -> bytes:
+        """The journal; empty if there is none."""
+        return read_bytes(self.files, JOURNAL) if exists(self.files, JOURNAL) else b""
+
+    def write_journal(self, content: bytes) -> None:
+        write_atomically(self.files, JOURNAL, content)
+
+    @property
+    def journal_path(self) -> str | None:
+        """Where the journal can be appended to; None in an object store, where nothing can."""
+        return os.path.join(self.files.base_path, JOURNAL) if self.is_local else None
+
+    # delivering it
+
+    def read_delivered(self) -> dict[str, Any] | None:
+        """How much was delivered, by store. A damaged file counts as missing: MLflow is asked instead."""
+        return self._read_if_whole(DELIVERED)
+
+    def write_delivered(self, state: dict[str, Any]) -> None:
+        write_json(self.files, DELIVERED, state)
+
+    @property
+    def sender_log_path(self) -> str:
+        """Where to append what MLflow prints; nowhere in an object store."""
+        return os.path.join(self.files.base_path, SENDER_LOG) if self.is_local else os.devnull
+
+    def artifacts(self) -> Iterator[str]:
+        """The names of all files that MLflow keeps as files."""
+        for name in ARTIFACTS:
+            info = self.files.get_file_info(name)
+            if info.type == fs.FileType.File:
+                yield name
+            elif info.type == fs.FileType.Directory:
+                inside = self.files.get_file_info(fs.FileSelector(name, recursive=True))
+                yield from sorted(part.path for part in inside if part.type == fs.FileType.File)
+
+    # one process at a time
+
+    def training_lock(self) -> AbstractContextManager[None]:
+        """Held while a process trains the run."""
+        return exclusive(self.files, "training")
+
+    def is_training(self) -> bool:
+        try:
+            with self.training_lock():
+                return False
+        except Mistake:
+            return True
+
+    def sender_lock(self, *, wait: bool = False) -> AbstractContextManager[None]:
+        """Held while a process delivers the record. Object stores need none: two senders would only repeat the work."""
+        return exclusive(self.files, "sending the record", wait=wait, name=SENDER_LOCK, disk_only=True)
+
+    def _read_if_whole(self, name: str) -> dict[str, Any] | None:
+        try:
+            return read_json(self.files, name)
+        except (FileNotFoundError, ValueError):
+            return None
+
+
+def find_runs(uri: str) -> list[RunFolder]:
+    """The run in a folder, or else the runs in the folders directly below it, by name."""
+    folder = RunFolder.open(uri)
+    if folder.has_run():
+        return [folder]
+    inside = folder.files.get_file_info(fs.FileSelector("", allow_not_found=True))
+    below = sorted(info.path for info in inside if exists(folder.files, f"{info.path}/{RUN}"))
+    return [RunFolder.open(folder.place(name)) for name in below]

@@ -1,0 +1,83 @@
+"""Commands with a few settings of their own: how words become settings, --help, and exit codes."""
+
+from dataclasses import dataclass
+
+import pytest
+from omegaconf import MISSING
+
+from recor_dist.core.command import plain_command, read_settings
+from recor_dist.core.setting import Mistake, setting
+
+
+@dataclass
+class CopyConfig:
+    action: str = setting(MISSING, "what to do", choices=("copy", "move"))
+    file: str = setting("all", "the file")
+    to: str = setting(MISSING, "the folder")
+    skip: tuple[str, ...] = setting((), "a name to skip")
+    data_rows: int = setting(10, "rows per file", at_least=1, key="data.rows")
+    speed: float | None = setting(None, "files per second")
+
+
+def read(*words: str) -> CopyConfig:
+    return read_settings(CopyConfig, words, positional=("action", "file"))
+
+
+def test_words_become_settings() -> None:
+    assert read("copy", "to=x") == CopyConfig(action="copy", to="x")
+    assert read("to=a=b", "copy", "data.rows=3", "a file", "speed=2") == CopyConfig(
+        action="copy", file="a file", to="a=b", data_rows=3, speed=2.0
+    )
+    assert read("action=move", "to=x", "skip=a", "skip=b").skip == ("a", "b")
+    assert read("copy", "to=x", "to=y").to == "y", "the last one counts"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["to=x"], "action: missing; write ACTION (see --help)"),
+        (["copy"], "to: missing; write to=... (see --help)"),
+        (["cpy", "to=x"], "action=cpy: allowed: copy, move; did you mean copy?"),
+        (["copy", "a", "b", "to=x"], "b: no such setting; allowed: action, file, to, skip, data.rows, speed"),
+        (["copy", "a", "to"], "to: not a setting; write to=value"),
+        (["copy", "to=x", "data.rows=many"], "data.rows=many: must be a whole number"),
+        (["copy", "to=x", "data.rows=0"], "data.rows=0: must be at least 1"),
+        (["copy", "to=x", "data_rows=1"], "data_rows: no such setting; .*did you mean data.rows?"),
+    ],
+)
+def test_a_wrong_word_is_a_mistake(words: list[str], message: str) -> None:
+    with pytest.raises(Mistake, match=message.replace("(", r"\(").replace(")", r"\)").replace("?", r"\?")):
+        read(*words)
+
+
+def test_help_shows_the_usage_and_every_key(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["copy", "--help"])
+    with pytest.raises(SystemExit) as end:
+        plain_command(CopyConfig, lambda _: None, ["Copies files."], positional=("action", "file"))
+    assert end.value.code == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "usage: python -m tests.core.test_command ACTION [FILE] to=... [key=value ...]",
+        "",
+        "Copies files.",
+        "",
+        "Settings:",
+        "",
+        "    action                       what to do (copy | move)",
+        "    file                         [all] the file",
+        "    to                           the folder",
+        "    skip                         a name to skip; may be repeated",
+        "    data.rows                    [10] rows per file",
+        "    speed                        files per second",
+    ]
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_a_command_exits_with_the_code_it_returns(
+    result: int | None, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["copy", "copy", "to=x"])
+    with pytest.raises(SystemExit) as end:
+        plain_command(CopyConfig, lambda _: result, [], positional=("action",))
+    assert end.value.code == code

@@ -1,0 +1,91 @@
+"""Rows as people see them: lines, boards and tables."""
+
+import numpy as np
+
+from data import arg, mul, path, sudoku, zebra
+from data.prepare import show_row
+from data.tasks import TASKS
+from data.zebra_rules import PADDING
+from recor_dist.core.config import TaskConfig
+from recor_dist.core.messages import Rows
+
+
+def shown(task: TaskConfig, prompt: list[int], response: list[int], order: list[int] | None = None) -> list[str]:
+    arrays = [np.array([row], dtype=np.uint8) for row in (prompt, response)]
+    rows = Rows(*arrays, None if order is None else np.array([order], dtype=np.int16))
+    vocabulary = TASKS[task.name].vocabulary
+    assert vocabulary is not None
+    return show_row(task, vocabulary(task), rows).splitlines()
+
+
+def test_a_sudoku_is_a_puzzle_an_answer_and_the_steps_of_its_blanks() -> None:
+    puzzle = [0, 2, 3, 4, 3, 4, 0, 2, 2, 0, 4, 3, 4, 3, 2, 1]
+    answer = [1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1]
+    order = [*np.flatnonzero(puzzle), 6, 0, 9]
+    assert shown(sudoku.SudokuConfig(size=4), puzzle, answer, order) == [
+        "puzzle       answer       step",
+        "· 2 │ 3 4    1 2 │ 3 4    2 · │ · ·",
+        "3 4 │ · 2    3 4 │ 1 2    · · │ 1 ·",
+        "────┼────    ────┼────    ────┼────",
+        "2 · │ 4 3    2 1 │ 4 3    · 3 │ · ·",
+        "4 3 │ 2 1    4 3 │ 2 1    · · │ · ·",
+    ]
+
+
+def test_a_zebra_is_its_clues_in_words_and_the_table_of_houses() -> None:
+    task = zebra.ZebraConfig(houses="3", attributes="3", prompt_length=40)
+    text = "= LHS c 0 1 RHS n 0 2 CLUE_END ends LHS c 2 0 CLUE_END inbetween LHS c 1 2 RHS c 0 0 c 2 1 CLUE_END"
+    prompt = zebra.vocabulary(task).encode(text.split(), 40).tolist()
+    response = [0, 1, 2, 2, 0, 1, 2, 1, 0, 0, 2, 1]
+    order = [0, 1, 2, 5, 4, 3, 6, 7, 8, 11, 9, 10]
+    assert shown(task, prompt, response, order) == [
+        "  1. a1 and house 3 are in the same house",
+        "  2. c0 is in the first or the last house",
+        "  3. b2, a0 and c1 are in this order from left to right",
+        "answer                 step",
+        " house   1   2   3      house  ·  ·  ·",
+        " A      a2  a0  a1      A      3  2  1",
+        " B      b2  b1  b0      B      4  5  6",
+        " C      c0  c2  c1      C      8  9  7",
+    ]
+
+
+def test_the_whole_table_is_shown_even_if_no_clue_names_its_last_house_or_attribute() -> None:
+    task = zebra.ZebraConfig()
+    prompt = zebra.vocabulary(task).encode(["=", "LHS", "c", "0", "0", "RHS", "n", "0", "1", "CLUE_END"], 40).tolist()
+    table = np.full((7, 6), PADDING, dtype=np.uint8)
+    table[:4, :4] = [0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0], [2, 3, 0, 1]
+    free = [slot for slot in range(42) if slot // 6 in (0, 4, 5, 6) or slot % 6 >= 4]
+    order = [*free, *(slot for slot in range(42) if slot not in free)]
+    assert shown(task, prompt, table.reshape(-1).tolist(), order)[2:] == [
+        " house   1   2   3   4      house  ·   ·   ·   ·",
+        " A      a1  a0  a3  a2      A      1   2   3   4",
+        " B      b3  b2  b1  b0      B      5   6   7   8",
+        " C      c2  c3  c0  c1      C      9  10  11  12",
+    ]
+
+
+def test_digits_are_a_line_below_their_prompt() -> None:
+    assert shown(arg.ArgConfig(length=4, modulus=11), [1, 2, 3, 10], [4, 5, 6, 10], [3, 2, 1, 0]) == [
+        "prompt 1 2 3 10",
+        "answer 4 5 6 10",
+        "step   4 3 2  1",
+    ]
+    assert shown(mul.MulConfig(digits=2, factor_digits=1), [1, 2, 10, 3, 11], [0, 3, 6]) == [
+        "prompt 1 2 * 3 =",
+        "answer 0 3 6",
+    ]
+    assert shown(path.PathConfig(arms=2, length=1), [0, 1, 0, 2, 0, 2], [0, 2], [1, 0]) == [
+        "prompt 0 1 0 2 0 2",
+        "answer 0 2",
+        "step   2 1",
+    ]
+
+
+def test_coordinates_say_where_the_slots_are() -> None:
+    board = TASKS["sudoku"].coordinates(sudoku.SudokuConfig(size=6))
+    assert [board[name][13] for name in ("row", "column", "box")] == [2, 1, 2]
+    table = TASKS["zebra"].coordinates(zebra.ZebraConfig(houses="3", attributes="4"))
+    assert [table[name][7] for name in ("row", "column")] == [2, 1]
+    assert TASKS["mul"].coordinates(mul.MulConfig(digits=2, factor_digits=1))["place"].tolist() == [2, 1, 0]
+    assert TASKS["arg"].coordinates(arg.ArgConfig(length=3))["place"].tolist() == [0, 1, 2]
