@@ -16,7 +16,7 @@ from functools import partial
 from pyarrow import fs
 from rich.console import Console
 
-from data.layouts import draw_side_by_side
+from data.drawing import draw_side_by_side
 from data.shards import BadShard, Dataset, Manifest, ShardEntry, read_notes, read_shard, shard_name, write_shard
 from data.splits import SPLITS
 from data.tasks import TASKS, Task, task_of

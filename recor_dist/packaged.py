@@ -40,7 +40,7 @@ from recor_dist.record.run_folder import MODEL, RunFolder
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("recor_dist", "actors", "learner", "data")
-REQUIREMENTS = ("mlflow", "torch", "numpy", "pyarrow", "omegaconf", "safetensors", "numba", "rich")
+REQUIREMENTS = ("mlflow", "torch", "numpy", "pyarrow", "omegaconf", "safetensors", "numba")
 FOLDER = "solver"
 BATCH = 256  # prompts of a request that are answered together
 ABOUT = [

@@ -7,7 +7,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text as Styled
 
-from data.layouts import Layout, draw
+from data.drawing import draw
+from data.layouts import Layout
 from data.tasks import TASKS
 from recor_dist.answers.solver import Solver
 from recor_dist.core.messages import Generation
