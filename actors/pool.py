@@ -120,12 +120,13 @@ class Pool:
     def completed(self, actor: str, ticket: Work) -> bool:
         """An actor has finished a ticket. False for a duplicate or a ticket of a step that is already consumed."""
         self._idle(actor, ticket)
-        new = self._wanted(ticket)
-        if new and isinstance(ticket, Ticket):
+        if not self._wanted(ticket):
+            return False
+        if isinstance(ticket, Ticket):
             self.finished.add(ticket)
-        elif new:
+        else:
             del self.evaluating[ticket]
-        return new
+        return True
 
     def failed(self, actor: str, ticket: Work, error: str) -> None:
         """A ticket raised an exception on an actor, which is still alive."""
@@ -171,9 +172,12 @@ class Pool:
         """Everything that should be done now. Tickets in the returned commands count as issued."""
         commands: list[Command] = []
         for actor, works in list(self.actors.items()):
-            if works and works[0].deadline is None:
-                works[0].deadline = now + self.patience
-            if works and now > works[0].deadline:
+            if not works:
+                continue
+            head = works[0]
+            if head.deadline is None:
+                head.deadline = now + self.patience
+            if now > head.deadline:
                 commands.append(Drop(actor, tuple(self.lost(actor, f"no answer in {self.patience:g} s"))))
         for tries, limit in ((self.failures, TRIES), (self.deaths, DEATHS)):
             for ticket, errors in tries.items():

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import ray
+from ray.exceptions import RayError
 
 from actors.worker import Worker
 from data.shards import Dataset
@@ -62,7 +63,7 @@ class RolloutActor(RayMember):
 
     @ray.method(num_returns=2)
     def evaluate(self, ticket: EvalTicket, weights: list[ray.ObjectRef]) -> tuple[Receipt, Any]:
-        return self._computed(ticket.version, weights, lambda worker: worker.evaluate(ticket.split, ticket.index))
+        return self._computed(ticket.version, weights, lambda worker: worker.evaluate(ticket.split, ticket.group))
 
     def _computed(
         self, version: int, weights: list[ray.ObjectRef], compute: Callable[[Worker], Any]
@@ -75,7 +76,7 @@ class RolloutActor(RayMember):
         if weights and self.worker.version != version:
             try:
                 flat = ray.get(weights[0])
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 raise WeightsLost(f"v_{version}") from error
             self.worker.load(version, flat)
             pulled = flat.nbytes

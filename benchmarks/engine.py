@@ -28,6 +28,7 @@ from recor_dist.core.compose import compose
 from recor_dist.core.config import Config, ModelConfig
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.messages import Shape, Ticket
+from recor_dist.engine.crew import Handle
 from recor_dist.engine.events import Event, Stepped
 from recor_dist.engine.local_engine import LocalEngine
 from recor_dist.engine.placement import cpus_wanted
@@ -85,6 +86,7 @@ class TwoProcesses:
     def seconds(self, steps: int) -> float:
         """Seconds per step."""
         self._ask(self.learner.step)
+        began = time.perf_counter()
         for done in range(WARM_UP + steps):
             batches = self.pipe.recv()
             if done == WARM_UP:
@@ -183,13 +185,15 @@ class Puller:
 
 def publish_to_visible(name: str, sizes: ModelConfig) -> None:
     flat = Model(sizes, Shape(20, 20, 7)).weights()
-    publisher, puller = Publisher.remote(flat.size), Puller.remote(sizes)
+    publisher: Handle = Publisher.remote(flat.size)
+    puller: Handle = Puller.remote(sizes)
     target = np.empty_like(flat)
     visible, copied = [], []
     for _ in range(3 * ROUNDS):
+        ended: ray.ObjectRef
         ended, weights = publisher.publish.options(num_returns=2).remote()
-        loaded = ray.get(puller.pull.remote([weights]))
-        visible.append(loaded - ray.get(ended))
+        loaded: ray.ObjectRef = puller.pull.remote([weights])
+        visible.append(ray.get(loaded) - ray.get(ended))
         began = time.perf_counter()
         np.copyto(target, flat)
         copied.append(time.perf_counter() - began)

@@ -12,12 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data import sudoku, zebra
-from data.shards import NotedRows
-from data.sudoku import SudokuConfig
 from data.sudoku_rules import dig, geometry, random_grids
-from data.zebra import ZebraConfig
+from data.tasks import TASKS
 from data.zebra_rules import MOST_CLUES, make_puzzles
+from recor_dist.core.messages import Rows
 from recor_dist.core.rng import rng
 
 PAPER = {"sudoku": {"train": 1_800_000, "test": 100_000}, "zebra": {"train": 1_500_000, "test": 100_000}}
@@ -54,9 +52,10 @@ def zebras(size: int, lengths: list[int]) -> Callable[[int], None]:
     return make
 
 
-def shards(task: SudokuConfig | ZebraConfig, split: str) -> Callable[[int], NotedRows]:
-    module = sudoku if isinstance(task, SudokuConfig) else zebra
-    return lambda rows: module.shard(task, split, rng(0, "benchmark", rows), rows)
+def shards(name: str, split: str) -> Callable[[int], Rows]:
+    make, task = TASKS[name].shard, TASKS[name].schema()
+    assert make is not None
+    return lambda rows: make(task, split, rng(0, "benchmark", rows), rows)
 
 
 def main(scale: float) -> None:
@@ -78,9 +77,9 @@ def main(scale: float) -> None:
         found = rate(make, 64, rows(count))
         print(f"{name:<52}{found:>10,.0f}{target or '':>8}{f'{found / target:.1f}' if target else '':>8}")
     seconds = {}
-    for name, task in {"sudoku": SudokuConfig(), "zebra": ZebraConfig()}.items():
-        for split, wanted in PAPER[name].items():
-            found = rate(shards(task, split), 64, rows(10_000 if split == "train" else 3_000))
+    for name, splits in PAPER.items():
+        for split, wanted in splits.items():
+            found = rate(shards(name, split), 64, rows(10_000 if split == "train" else 3_000))
             seconds[name, split] = wanted / found
             print(f"{f'{split} rows of {name} at paper scale':<52}{found:>10,.0f}")
     for name in PAPER:

@@ -12,9 +12,8 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -31,7 +30,9 @@ from learner.learner import LearnerState, initial_state
 from recor_dist.core import ray_session
 from recor_dist.core.compose import compose
 from recor_dist.core.config import Config
-from recor_dist.core.messages import Hello, Receipt, Ticket
+from recor_dist.core.messages import Receipt, Ticket
+from recor_dist.core.ray_member import RayMember
+from recor_dist.engine.calls import Call
 from recor_dist.engine.crew import Crew
 from recor_dist.engine.events import Stepped
 from recor_dist.engine.placement import cpus_wanted
@@ -43,18 +44,12 @@ STEPS = 6  # measured for each number of actors, after as many to fill the pipel
 OPTIONS = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": {"watch": 1}}
 
 
-class SleepingActor:
+class SleepingActor(RayMember):
     """Answers like an actor, and takes as long."""
 
     def __init__(self, seconds: float) -> None:
+        super().__init__(dict)
         self.seconds = seconds
-
-    def hello(self) -> Hello:
-        return Hello(ray.get_runtime_context().get_node_id(), "this machine", os.getpid(), {})
-
-    @ray.method(concurrency_group="watch")
-    def watch(self) -> None:
-        threading.Event().wait()
 
     def begin(self, data: Any, shards: Any) -> None:
         """Nothing to open."""
@@ -66,13 +61,16 @@ class SleepingActor:
         return Receipt(self.seconds, 0.0, 0), np.zeros(20_000, dtype=np.uint8)  # the size of a batch of 16 rows
 
 
-class InstantLearner(SleepingActor):
+class InstantLearner(RayMember):
+    def __init__(self) -> None:
+        super().__init__(dict)
+
     def begin(self, state: Any) -> None:
         self.weights = next(iter(state.versions.values()))
 
     @ray.method(num_returns=3)
     def update(
-        self, step: int, first: int, batches: list[ray.ObjectRef], *, last: bool, with_state: bool
+        self, step: int, first: int, batches: list[ray.ObjectRef], last: bool, with_state: bool
     ) -> tuple[Receipt, np.ndarray | None, None]:
         ray.get(list(batches))
         return Receipt(0.0, 0.0, 0, {}), self.weights if last else None, None
@@ -86,7 +84,7 @@ def stand_ins(seconds: float) -> AbstractContextManager:
     return patch.multiple(
         Crew,
         start_actor=lambda _: ray.remote(**OPTIONS)(SleepingActor).remote(seconds),
-        start_learner=lambda _: ray.remote(**OPTIONS)(InstantLearner).remote(0.0),
+        start_learner=lambda _: ray.remote(**OPTIONS)(InstantLearner).remote(),
     )
 
 
@@ -94,15 +92,15 @@ class StandInEngine(RayEngine):
     """The real engine with stand-ins, which also measures where its own time goes."""
 
     def __init__(self, config: Config, data: Dataset, state: LearnerState) -> None:
-        self.spent: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
         super().__init__(config, data, 10**6, state, [], lambda: state, lambda machine: machine)
         self.pool.decide = self._timed("deciding", self.pool.decide)
 
     def _carry_out(self, command: Any) -> None:
         self._timed("issuing", super()._carry_out)(command)
 
-    def _take(self, *answer: Any) -> None:
-        self._timed("taking answers", super()._take)(*answer)
+    def _take(self, ref: ray.ObjectRef, call: Call, now: float) -> None:
+        self._timed("taking answers", super()._take)(ref, call, now)
 
     def _timed(self, name: str, function: Callable) -> Callable:
         def timed(*arguments: Any) -> Any:
@@ -127,10 +125,10 @@ def measured_rollout(config: Config, data: Dataset) -> float:
     return statistics.median(times)
 
 
-def cpu_seconds() -> Counter[str]:
+def cpu_seconds() -> dict[str, float]:
     """CPU seconds used so far by the driver, by the stand-ins, and by Ray's own processes."""
     me = psutil.Process()
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     for process in [me, *me.children(recursive=True)]:
         times, stand_in = process.cpu_times(), process.cmdline()[0].startswith(STAND_INS)
         whose = "driver" if process == me else "stand-ins" if stand_in else "Ray's own"
@@ -141,25 +139,28 @@ def cpu_seconds() -> Counter[str]:
 def measure(config: Config, data: Dataset, state: LearnerState, seconds: float) -> str:
     engine = StandInEngine(config, data, state)
     count, groups = config.actors.count, config.batch_size // config.rollout_size
+    assert isinstance(count, int)
     try:
-        done, began, before = 0, 0.0, Counter()
+        done, began, before = 0, 0.0, {}
         for event in engine.events(lambda: False):
             if not isinstance(event, Stepped) or len(engine.pool.actors) < count:
                 continue
             done += 1
             if done == STEPS:
-                before, began, engine.spent = cpu_seconds(), time.perf_counter(), Counter()
+                before, began = cpu_seconds(), time.perf_counter()
+                engine.spent.clear()
             if done == 2 * STEPS:
                 break
         passed = time.perf_counter() - began
-        cpu = cpu_seconds() - before
+        cpu = {whose: spent - before.get(whose, 0.0) for whose, spent in cpu_seconds().items()}
     finally:
         engine.close()
     tickets = groups * STEPS / passed
-    shares = ", ".join(f"{name} {part / passed:.1%}" for name, part in engine.spent.most_common())
+    largest_first = sorted(engine.spent.items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{name} {part / passed:.1%}" for name, part in largest_first)
     reached = f"{tickets:8.1f} tickets/s of {count / seconds:8.1f} ideal = {tickets * seconds / count:.2f}"
     each = ", ".join(f"{whose} {1e3 * cpu[whose] / (groups * STEPS):.1f} ms" for whose in cpu)
-    busy = f"{cpu.total() / passed:.2f} of {len(os.sched_getaffinity(0))} cores"
+    busy = f"{sum(cpu.values()) / passed:.2f} of {len(os.sched_getaffinity(0))} cores"
     return f"  {count:>3} actors  {reached}\n    driver: {shares}\n    CPU per ticket: {each}; {busy} busy"
 
 

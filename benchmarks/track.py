@@ -45,11 +45,13 @@ class Arm:
         about = open_run(self.config, task_of(self.config), self.folder)
         write_status(about, self.folder, "running")
         self.journal, self.system, self.step = Journal(self.folder), SystemMetrics(), 0
-        self.tracker = Tracker(self.config)
+        self.tracker = Tracker(self.config.track)
+        self.sender: psutil.Process | None = None
         if uri:
             os.environ["MLFLOW_TRACKING_URI"] = uri
-            self.tracker.start(self.journal.path)
-        self.sender = psutil.Process(self.tracker.process.pid) if uri else None
+            self.tracker.start(name, self.journal.path)
+            assert self.tracker.process is not None
+            self.sender = psutil.Process(self.tracker.process.pid)
 
     def sent(self) -> int:
         stores = (self.folder.read_delivered() or {"stores": {}})["stores"]
@@ -122,6 +124,7 @@ def main() -> None:
                 store.journal.step(store.step + 1, engine.step())
                 store.step += 1
                 assert time.monotonic() - began < 300
+            assert store.sender is not None
             start = store.sender.cpu_times()
             for arm in arms.values():
                 arm.seconds_per_step(engine, 3)

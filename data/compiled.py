@@ -20,7 +20,7 @@ def compiled(function: Callable) -> Callable:
 
 
 @compiled
-def draw(state: np.ndarray, below: int) -> int:
+def draw(state: np.ndarray, below: int) -> np.int64:
     """A random integer from 0 to below - 1. `state` (1,) uint64 is the state of splitmix64; any seed will do."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]

@@ -98,7 +98,7 @@ def _checksum(chosen: dict[str, NotedRows]) -> str:
     sha = hashlib.sha256()
     for rows in chosen.values():
         for column in (rows.prompts, rows.responses, rows.orders):
-            sha.update(np.ascontiguousarray(column))
+            sha.update(np.ascontiguousarray(column).tobytes())
     return sha.hexdigest()
 
 

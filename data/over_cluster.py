@@ -7,11 +7,12 @@ only the shards it was making are made again.
 from collections.abc import Iterator
 
 import ray
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
 
 from data.prepare import Job, Made, store_shard
-from data.shards import NotedRows
 from data.tasks import task_of
 from recor_dist.core.config import Config
+from recor_dist.core.messages import Rows
 from recor_dist.core.setting import Mistake
 
 PER_CPU = 2  # shards in flight per CPU: one being made and one queued
@@ -20,7 +21,8 @@ PER_CPU = 2  # shards in flight per CPU: one being made and one queued
 def make_over_cluster(jobs: list[Job]) -> Iterator[Made]:
     """Yields shards as they are made; nodes that join later are used too. Ray must be connected."""
     remote = ray.remote(max_retries=3)(rows_of_shard)
-    waiting, under_way = list(reversed(jobs)), {}
+    waiting = list(reversed(jobs))
+    under_way: dict[ray.ObjectRef, Job] = {}
     try:
         while waiting or under_way:
             room = _room(jobs[0][0]) - len(under_way)
@@ -41,7 +43,7 @@ def make_over_cluster(jobs: list[Job]) -> Iterator[Made]:
             ray.cancel(ref)
 
 
-def rows_of_shard(config: Config, split: str, index: int) -> NotedRows:
+def rows_of_shard(config: Config, split: str, index: int) -> Rows:
     """Runs on any node."""
     return task_of(config).make_shard(split, index)
 
@@ -51,14 +53,14 @@ def _room(config: Config) -> int:
     return config.data.jobs or PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-def _rows(ref: ray.ObjectRef) -> NotedRows:
+def _rows(ref: ray.ObjectRef) -> Rows:
     try:
         return ray.get(ref)
-    except ray.exceptions.RayTaskError as error:
+    except RayTaskError as error:
         if isinstance(error.cause, Mistake):
             raise error.cause from None
         raise
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError):
+    except (WorkerCrashedError, NodeDiedError, OutOfMemoryError):
         raise Mistake(
             "data.jobs: a process that makes puzzles was killed repeatedly, perhaps because it ran out of memory; "
             "set a smaller number; the same command resumes with the missing shards"

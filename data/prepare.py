@@ -213,6 +213,8 @@ def show_row(task: TaskConfig, vocabulary: Vocabulary, rows: Rows) -> str:
     with console.capture() as shown:
         for number, clue in enumerate(layout.clues, start=1):
             console.print(f"{number:3}. {clue['text']}")
+        if layout.clues:
+            console.print()
         console.print(draw_side_by_side(layout, panels))
     return "\n".join(line.rstrip() for line in shown.get().splitlines())
 

@@ -112,11 +112,12 @@ def read_shard(folder: ShardFolder, spec: dict, split: str, index: int) -> tuple
         with folder.open_input_file(name) as file:
             table = pq.ParquetFile(file).read(["prompt", "response", "order"])
         described = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
-        rows = Rows(*(_from_column(table, column) for column in ("prompt", "response", "order")))
+        orders = _from_column(table, "order") if "order" in table.column_names else None
+        rows = Rows(_from_column(table, "prompt"), _from_column(table, "response"), orders)
         entry = ShardEntry(name, len(rows), checksum(rows))
     except FileNotFoundError:
         raise BadShard(f"shard {name} is missing") from None
-    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, MemoryError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, MemoryError) as error:
         # A flipped bit can be anywhere: in the data, in the metadata, or in the schema.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadShard(f"shard {name} is corrupt or truncated ({reason})") from None
@@ -144,9 +145,7 @@ def _to_column(array: np.ndarray) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), width)
 
 
-def _from_column(table: pa.Table, name: str) -> np.ndarray | None:
-    if name not in table.column_names:
-        return None
+def _from_column(table: pa.Table, name: str) -> np.ndarray:
     column = table.column(name).combine_chunks()
     if not pa.types.is_fixed_size_list(column.type):
         return column.to_numpy()

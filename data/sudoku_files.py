@@ -60,9 +60,9 @@ def _check_npy(path: Path, rows: np.ndarray, start: int) -> tuple[np.ndarray, ..
             raise Mistake(f"{path}: row {start + int(bad.argmax()) + 1} {why}")
 
     refuse((givens < 0) | (givens > 81), "does not begin with a number of givens from 0 to 81")
-    refuse(((row < 0) | (row > 8) | (column < 0) | (column > 8)).any(1), "has a cell outside 0 to 8")
-    refuse(((value < 1) | (value > 9)).any(1), "has a value outside 1 to 9")
-    refuse((technique < 0).any(1) | (technique > 2**31 - 1).any(1), "has a technique id out of range")
+    refuse(np.any((row < 0) | (row > 8) | (column < 0) | (column > 8), axis=1), "has a cell outside 0 to 8")
+    refuse(np.any((value < 1) | (value > 9), axis=1), "has a value outside 1 to 9")
+    refuse(np.any((technique < 0) | (technique > 2**31 - 1), axis=1), "has a technique id out of range")
     order = row * 9 + column
     refuse((np.sort(order, axis=1) != np.arange(81)).any(1), "does not name every cell once")
     solutions = np.empty_like(value)

@@ -290,6 +290,7 @@ def _lone_single(masks: np.ndarray) -> tuple[int, int]:
 
 @compiled
 def _hidden_single(board: Geometry, masks: np.ndarray) -> tuple[int, int]:
+    cell: int
     for u in range(board.units.shape[0]):
         once, twice = 0, 0
         for cell in board.units[u]:

@@ -93,7 +93,9 @@ def _tells(kind: int, a: int, b: int, c: int, n: int) -> bool:
 @compiled
 def _houses(masks: np.ndarray, clue: np.ndarray, i: int) -> int:
     """The houses where entity i of a clue may be; the first house if the clue has no such entity."""
-    return masks[clue[1 + 2 * i], clue[2 + 2 * i]] if clue[1 + 2 * i] >= 0 else 1
+    row: int = clue[1 + 2 * i]
+    value: int = clue[2 + 2 * i]
+    return masks[row, value] if row >= 0 else 1
 
 
 # --- deduction -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayError
 
 from learner.learner import Learner, LearnerState
 from recor_dist.core.messages import Receipt
@@ -30,7 +31,7 @@ class LearnerActor(RayMember):
 
     @ray.method(num_returns=3)
     def update(
-        self, step: int, first: int, batches: Sequence[ray.ObjectRef], *, last: bool, with_state: bool
+        self, step: int, first: int, batches: Sequence[ray.ObjectRef], last: bool, with_state: bool
     ) -> tuple[Receipt, np.ndarray | None, LearnerState | None]:
         """Takes tickets `first`, `first` + 1, ... of a step; with `last`, it then takes the step. Takes nothing if the
         tickets before them could not be taken."""
@@ -57,7 +58,7 @@ def _take(batches: Sequence[ray.ObjectRef]) -> tuple[list[Any], tuple[int, ...]]
     """Fetches batches; returns them, or the indices of those that were lost with the machine that held them."""
     try:
         return ray.get(list(batches)), ()
-    except ray.exceptions.RayError:
+    except RayError:
         lost = tuple(index for index, batch in enumerate(batches) if not _exists(batch))
         return ([], lost) if lost else (ray.get(list(batches)), ())
 
@@ -65,7 +66,7 @@ def _take(batches: Sequence[ray.ObjectRef]) -> tuple[list[Any], tuple[int, ...]]
 def _exists(batch: ray.ObjectRef) -> bool:
     try:
         ray.get(batch)
-    except ray.exceptions.RayError:
+    except RayError:
         return False
     return True
 

@@ -146,7 +146,9 @@ class PackagedModel:
         """Answers in the order of the prompts. An error names the row of the bad prompt, counted from 1."""
         try:
             decoder = self.solver.choose((params or {}).get("decoder"))
-            texts = list(model_input["prompt"].explode())  # MLflow turns {"prompt": ["...", "..."]} into one row
+            texts = list(
+                model_input.explode("prompt")["prompt"]
+            )  # MLflow turns {"prompt": ["...", "..."]} into one row
             prompts = self.solver.encode(texts, lambda index: f"the prompt in row {index + 1}")
         except Mistake as mistake:
             raise MlflowException.invalid_parameter_value(str(mistake)) from None  # the server replies with 400

@@ -13,7 +13,6 @@ from recor_dist.core.command import command
 from recor_dist.core.config import Config
 from recor_dist.core.files import is_relative
 from recor_dist.core.progress import set_up_logging
-from recor_dist.engine.loop import Stopped, train
 from recor_dist.record.delivery import prepare_mlflow
 from recor_dist.record.identity import scale_of_run
 from recor_dist.record.run_folder import MODEL, RunFolder
@@ -24,6 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def main(config: Config) -> None:
+    # Imported here, because torch takes seconds, and a mistake in the settings should be reported at once.
+    from recor_dist.engine.loop import Stopped, train
+
     set_up_logging()
     if HydraConfig.get().runtime.choices["scale"] == "auto":
         why = "there are GPUs" if config.scale == "paper" else "no GPU that torch can use"
@@ -35,15 +37,16 @@ def main(config: Config) -> None:
             Path.cwd(),
         )
     sweep = sweep_of_this_job(config)
-    with Tracker(config, sweep.folder.uri if sweep else None) as tracker:
+    with Tracker(config.track, sweep.folder.uri if sweep else None) as tracker:
 
-        def follow(journal: str) -> None:
+        def follow(out: str, journal: str) -> None:
             if sweep:
-                sweep.add(config.out)
-            tracker.start(journal)
+                sweep.add(out)
+            tracker.start(out, journal)
 
         try:
             result = train(config, follow)
+            assert config.out is not None  # train has set it
             show(result, config.out)
             if config.track.enabled and not RunFolder.open(config.out).has_model():
                 make_artifacts(config.out)

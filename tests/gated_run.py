@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from learner.learner import Learner
 from recor_dist import run
 from recor_dist.core.command import command
 from recor_dist.core.config import Config
+from recor_dist.engine import loop
 from recor_dist.record.identity import scale_of_run
 
 GATES = [int(step) for step in os.environ.get("GATES", "").split(",") if step]
@@ -41,7 +43,7 @@ def gated(learner: Learner, batches: list) -> dict[str, float]:
 
 
 def main(config: Config) -> None:
-    train = run.train
+    train = loop.train
 
     def train_and_note(*arguments: Any) -> dict[str, Any]:
         try:
@@ -50,12 +52,12 @@ def main(config: Config) -> None:
             sys.setprofile(None)
             modules.extend(sorted(sys.modules))
 
-    run.train = train_and_note
+    loop.train = train_and_note
     run.main(config)
     if FILES:
         Path(FILES).write_text(json.dumps({"files": sorted(seen), "modules": modules}))
 
 
 if __name__ == "__main__":
-    Learner.update = gated
-    command(main, run.end, scale_of_run)
+    with patch.object(Learner, "update", gated):
+        command(main, run.end, scale_of_run)

@@ -8,6 +8,7 @@ object store.
 import os
 import signal
 import sys
+from unittest.mock import patch
 
 from pyarrow import fs
 
@@ -33,9 +34,11 @@ def main() -> None:
         update = Learner.update
 
         def update_or_die(learner: Learner, batches: list) -> dict[str, float]:
-            return update(learner, batches) if learner.step != int(step) else die()
+            if learner.step == int(step):
+                die()
+            return update(learner, batches)
 
-        Learner.update = update_or_die
+        patch.object(Learner, "update", update_or_die).start()
     elif kind == "upload":
         write = files.write_atomically
 
@@ -58,7 +61,7 @@ def main() -> None:
                 return
             dying = DyingFolder(folder.files, int(rest[0]) if kind == "save" else 10**9)
             if kind == "remove":
-                dying.delete_dir = lambda _: die()
+                dying.delete_dir = lambda name: die()
             try:
                 save(RunFolder(folder.uri, dying), model, state, about, keep)
             except Killed:

@@ -112,8 +112,8 @@ def test_a_stopped_command_leaves_a_checkpoint_and_resumes(number: int, code: in
 
 def test_a_bug_keeps_its_traceback(tmp_path: Path) -> None:
     program = (
-        "from recor_dist import run; from recor_dist.core.command import command\n"
-        "run.train = lambda *_: 1 / 0; command(run.main)"
+        "from recor_dist import run; from recor_dist.core.command import command; from recor_dist.engine import loop\n"
+        "loop.train = lambda *_: 1 / 0; command(run.main)"
     )
     command = [sys.executable, "-c", program, "scale=smoke"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

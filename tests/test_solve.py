@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data.mul import MulConfig
 from recor_dist.answers.prompts import decode, join
 from recor_dist.answers.replay_page import read_test_rows
 from recor_dist.answers.solver import load_solver
@@ -33,20 +34,19 @@ def solve(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Cal
         capsys.readouterr()  # the output of training
         with pytest.raises(SystemExit) as ended:
             plain_command(SolveConfig, main, ABOUT)
-        return ended.value.code, *capsys.readouterr()
+        code, shown = ended.value.code, capsys.readouterr()
+        assert isinstance(code, int)
+        return code, shown.out, shown.err
 
     return run
 
 
-def test_rows(out: Path, rows: int = 40) -> tuple[list[str], list[str]]:
+def prompts_and_responses(out: Path, rows: int = 40) -> tuple[list[str], list[str]]:
     """Test prompts and their right responses, as text."""
     solver = load_solver(str(out))
     test = read_test_rows(solver.config, rows)
     prompts = [join(solver.vocabulary, solver.vocabulary.decode(row)) for row in test.prompts]
     return prompts[:rows], [decode(solver.vocabulary, row) for row in test.responses[:rows]]
-
-
-test_rows.__test__ = False
 
 
 def test_one_prompt_gets_its_answer_and_order(trained: Callable[..., Path], solve: Callable) -> None:
@@ -79,9 +79,9 @@ def test_prompts_of_every_task_are_understood(
 ) -> None:
     out = trained(*words)
     solver = load_solver(str(out))
-    if words == ("task=mul",):
+    if isinstance(solver.config.task, MulConfig):
         prompt = "7" * solver.config.task.digits + "*3"
-    prompt = prompt or test_rows(out, 1)[0][0]
+    prompt = prompt or prompts_and_responses(out, 1)[0][0]
     code, shown, errors = solve(f"model={out}", f"prompt={prompt}")
     assert (code, errors) == (0, "")
     assert len(shown.splitlines()[1].split()) == solver.model.shape.M + 1
@@ -92,7 +92,7 @@ def test_many_prompts_go_from_file_to_file(
     ending: str, trained: Callable[..., Path], solve: Callable, tmp_path: Path
 ) -> None:
     out = trained("method=recor")
-    prompts, responses = test_rows(out)
+    prompts, responses = prompts_and_responses(out)
     source, target = tmp_path / f"in.{ending}", tmp_path / f"made/out.{ending}"
     rows = [{"prompt": p, "response": r} for p, r in zip(prompts, responses, strict=True)]
     if ending == "parquet":
@@ -125,7 +125,7 @@ def test_without_output_the_answers_go_to_stdout_and_the_summary_to_stderr(
     trained: Callable[..., Path], solve: Callable, tmp_path: Path
 ) -> None:
     out = trained("method=recor")
-    prompts, responses = test_rows(out, 3)
+    prompts, responses = prompts_and_responses(out, 3)
     source = tmp_path / "in.jsonl"
     rows = [{"prompt": p, "response": r} for p, r in zip(prompts, responses, strict=True)]
     source.write_text("\n".join(json.dumps(row) for row in rows))
@@ -193,7 +193,7 @@ def test_mistakes_are_reported_in_one_line(
 
 def test_a_terminal_shows_the_filling_in_colour(trained: Callable[..., Path], tmp_path: Path) -> None:
     out = trained("task=sudoku")
-    puzzle = test_rows(out, 1)[0][0]
+    puzzle = prompts_and_responses(out, 1)[0][0]
     parent, child = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
     command = [sys.executable, "-m", "recor_dist.solve", f"model={out}", f"prompt={puzzle}"]

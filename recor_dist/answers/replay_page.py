@@ -101,7 +101,7 @@ def _same(a: Rows, b: Rows) -> bool:
 
 def _panel(solver: Solver, decoder: str, test: Rows, rows: int, accuracy: str) -> dict[str, Any]:
     """A decoder's answers to the first test rows."""
-    answers = []
+    answers, steps = [], 0
     size = solver.config.eval.size
     with progress_bar(f"answering with {name_of(decoder)}", len(test)) as advance:
         for index in range(math.ceil(len(test) / size)):
@@ -110,8 +110,9 @@ def _panel(solver: Solver, decoder: str, test: Rows, rows: int, accuracy: str) -
             with autocast(solver.config):
                 generation = solver.decoders[decoder].answer(solver.model, pad_rows(ticket, size).prompts, random)
             answers += [_answer(solver, generation, row) for row in range(len(ticket))]
+            steps = generation.last_step
             advance(len(ticket))
-    return {"name": name_of(decoder), "figures": accuracy, "steps": generation.last_step, "answers": answers[:rows]}
+    return {"name": name_of(decoder), "figures": accuracy, "steps": steps, "answers": answers[:rows]}
 
 
 def _answer(solver: Solver, generation: Generation, row: int) -> dict[str, Any]:

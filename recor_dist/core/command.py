@@ -137,7 +137,7 @@ def plain_command(
 
 def read_settings(schema: type[Plain], words: Sequence[str], positional: Sequence[str] = ()) -> Plain:
     """The settings that the words of a command line give, with the types and ranges of the schema."""
-    by_key = {_key(f): f for f in fields(schema)}  # type: ignore[arg-type]
+    by_key = _by_key(schema)
     types = get_type_hints(schema)
     places = iter(positional)
     values: dict[str, Any] = {}
@@ -202,7 +202,7 @@ def _help_of_a_run() -> str:
     ]
     for f in fields(Config):
         if is_dataclass(f.default_factory):
-            lines += ["", f"  {f.name}", *_settings(f.default_factory, f"{f.name}.")]  # type: ignore[arg-type]
+            lines += ["", f"  {f.name}", *_settings(f.default_factory, f"{f.name}.")]
     for group, named in SCHEMAS.items():
         for name, schema in named.items():
             about = (schema.__doc__ or "").split("\n")[0]
@@ -212,9 +212,9 @@ def _help_of_a_run() -> str:
 
 def _usage(schema: type, positional: Sequence[str]) -> str:
     """`usage: python -m data.import_public TASK FILE [key=value ...]`: what must be given, then the rest."""
-    module = schema.__module__
-    module = sys.modules["__main__"].__spec__.name if module == "__main__" else module  # type: ignore[union-attr]
-    required = {_key(f): f.default is MISSING for f in fields(schema)}
+    spec = sys.modules["__main__"].__spec__
+    module = spec.name if spec and schema.__module__ == "__main__" else schema.__module__
+    required = {key: f.default is MISSING for key, f in _by_key(schema).items()}
     words = [key.upper() if required[key] else f"[{key.upper()}]" for key in positional]
     words += [f"{key}=..." for key, needed in required.items() if needed and key not in positional]
     return " ".join(["usage: python -m", module, *words, "[key=value ...]"])
@@ -231,6 +231,10 @@ def _settings(schema: type, prefix: str = "") -> Iterator[str]:
             choices = f" ({' | '.join(f.metadata['choices'])})" if len(f.metadata["choices"] or ()) > 1 else ""
             repeated = "; may be repeated" if f.default == () else ""
             yield f"    {prefix + _key(f):<29}{default}{about}{choices}{repeated}"
+
+
+def _by_key(schema: type) -> dict[str, Field]:
+    return {_key(f): f for f in fields(schema)}
 
 
 def _key(f: Field) -> str:

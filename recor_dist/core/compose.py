@@ -22,7 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recor_dist.core.config import SCHEMAS, Config, digest, flatten, validate
+from recor_dist.core.config import SCHEMAS, Config, TaskConfig, digest, flatten, validate
 from recor_dist.core.setting import Mistake, nearest
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -116,6 +116,7 @@ def _register() -> None:
     for name in SCALES:
         store.store(group="scale", name=name, node={"scale": name}, package="_global_")
         scale = OmegaConf.load(CONF / f"{name}.yaml")
+        assert isinstance(scale, DictConfig)
         for task, kind in product(SCHEMAS["task"], ("recor", "baseline")):
             store.store(group="preset", name=f"{name}_{task}_{kind}", node=preset(scale, task, kind))
     for group, named in OmegaConf.load(CONF / "ablations.yaml").items():
@@ -159,8 +160,10 @@ def auto_scale() -> str:
 
 def _fitting(*counts: int, _root_: DictConfig) -> int | str:
     """Those of some numbers of queries that the task has slots for, as a sweep; its number of slots if none fits."""
-    M = OmegaConf.to_object(_root_.task).slots()  # type: ignore[union-attr]
-    fit = [count for count in counts if M is None or count <= M] or [M]
+    task = OmegaConf.to_object(_root_.task)
+    assert isinstance(task, TaskConfig)
+    M = task.slots()
+    fit = list(counts) if M is None else [count for count in counts if count <= M] or [M]
     return fit[0] if len(counts) == 1 else ",".join(map(str, fit))
 
 
@@ -198,13 +201,14 @@ def explain(error: Exception, overrides: list[str]) -> str:
     """One line for what Hydra refused: the key, what is allowed, and the nearest right name."""
     if mistake := _mistake_behind(error):
         return str(mistake)
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    groups = [o.input_line for o in parsed if o.key_or_group in GROUPS and not o.is_sweep_override()]
+    parsed = list(zip(overrides, OverridesParser.create().parse_overrides(overrides), strict=True))
+    groups = [text for text, o in parsed if o.key_or_group in GROUPS and not o.is_sweep_override()]
     try:
         known = flatten(to_config(_compose(groups)))
     except (HydraException, OmegaConfBaseException):
         return one_line(error)
-    reasons = (_why_refused(o, groups, known) for o in parsed if not o.key_or_group.startswith(("hydra", SWEEP)))
+    ours = ((text, o) for text, o in parsed if not o.key_or_group.startswith(("hydra", SWEEP)))
+    reasons = (_why_refused(text, o, groups, known) for text, o in ours)
     return next(filter(None, reasons), one_line(error))
 
 
@@ -215,9 +219,9 @@ def _mistake_behind(error: BaseException | None) -> Mistake | None:
     return error
 
 
-def _why_refused(override: Override, groups: list[str], known: dict[str, Any]) -> str | None:
+def _why_refused(text: str, override: Override, groups: list[str], known: dict[str, Any]) -> str | None:
     """What is wrong with one override, given the chosen groups and all settings they have; None if it is fine."""
-    key, text = override.key_or_group, override.input_line
+    key = override.key_or_group
     if override.is_sweep_override():
         in_sweep = "--multirun" in sys.argv
         return None if in_sweep else f"{text}: several values make a sweep; put --multirun before all settings"

@@ -30,8 +30,9 @@ def set_up_torch(config: Config) -> None:
     _keep_freed_memory()
     torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(True)
-    # No code here reads memory before writing it, and filling every new tensor would cost 4 % of a small step.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    # No code here reads memory before writing it, and filling every new tensor would cost 4 % of a small step. The
+    # checker does not know this attribute because torch makes it at run time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     torch.backends.cudnn.benchmark = False
     if config.learner.compile:
         from torch._inductor import config as inductor  # takes a second to import

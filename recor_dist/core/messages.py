@@ -31,11 +31,11 @@ class Ticket(NamedTuple):  # a tuple, because the pool hashes thousands of them 
 
 
 class EvalTicket(NamedTuple):
-    """A unit of evaluation: rows [index * eval.size, (index + 1) * eval.size) of a split, with weights `version`."""
+    """A unit of evaluation: rows [group * eval.size, (group + 1) * eval.size) of a split, with weights `version`."""
 
     version: int
     split: str
-    index: int
+    group: int
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,15 @@ class EvalSums:
     agreement: int | None  # pairs of slots filled in the known order minus those against it; None: no known order
 
     def __add__(self, other: "EvalSums") -> "EvalSums":
-        known = self.agreement is not None and other.agreement is not None
+        agreement = None
+        if self.agreement is not None and other.agreement is not None:
+            agreement = self.agreement + other.agreement
         return EvalSums(
             self.rows + other.rows,
             self.exact + other.exact,
             self.tokens + other.tokens,
             self.fills + other.fills,
-            self.agreement + other.agreement if known else None,
+            agreement,
         )
 
 

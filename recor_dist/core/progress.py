@@ -63,7 +63,8 @@ class TrainingDisplay:
         self.accuracy = "-"
         columns = (TextColumn("{task.fields[line]}"), BarColumn(bar_width=20), TextColumn("{task.fields[left]}"))
         self.bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
-        self.task = self.bar.add_task("train", total=steps, completed=start, line="", left="") if self.bar else None
+        if self.bar:
+            self.task = self.bar.add_task("train", total=steps, completed=start, line="", left="")
 
     def __enter__(self) -> "TrainingDisplay":
         if self.bar:

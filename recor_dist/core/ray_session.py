@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
+from ray import _raylet
 from ray._private import ray_constants
 from ray._private.services import canonicalize_bootstrap_address
-from ray._raylet import AuthenticationTokenLoader
-from ray._raylet import Config as RayConfig
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from recor_dist.core.config import Config
@@ -42,7 +43,8 @@ def connect() -> bool:
         return True
     address = None
     try:
-        address = canonicalize_bootstrap_address(None)
+        # Its docstring allows None, which its annotation omits.
+        address = canonicalize_bootstrap_address(None)  # pyright: ignore[reportArgumentType]
         if address is None:
             return False
         # Ray finds the same address again. Given an address, it would not look for the token in ~/.ray, which
@@ -87,8 +89,9 @@ def _require_token() -> None:
     if "RAY_AUTH_MODE" in os.environ:
         return
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    RayConfig.initialize("")  # Ray read its settings when it was imported
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet: Any = _raylet  # its stub lists only a part of it
+    raylet.Config.initialize("")  # Ray read its settings when it was imported
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
@@ -114,7 +117,7 @@ def device_of_cluster(config: Config | None = None) -> str:
     looks = ray.remote(num_cpus=0)(_sees_cuda).options(scheduling_strategy=where)
     try:
         seen = ray.get(looks.remote(), timeout=120)
-    except ray.exceptions.RayError as error:
+    except RayError as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise Mistake(
             f"device=auto: {nodes[0]['NodeName']} has a GPU, but asking whether torch can use it failed ({why}); "

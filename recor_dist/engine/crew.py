@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import ray
-from pyarrow import fs
-from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.pool import TRIES
@@ -23,6 +22,7 @@ from learner.learner import LearnerState
 from learner.ray_learner import LearnerActor
 from recor_dist.core.config import Config
 from recor_dist.core.device import fingerprint
+from recor_dist.core.files import is_local
 from recor_dist.core.messages import Hello
 from recor_dist.core.ray_member import Fingerprint
 from recor_dist.core.setting import Mistake
@@ -45,7 +45,10 @@ PATIENCE_WITH_PLACEMENT = 20.0  # seconds until a process that Ray has not place
 
 # The engine replaces dead processes itself because it knows what was lost; Ray would restart them without their state.
 _OPTIONS = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"watch": 1}}
-RemoteActor, RemoteLearner = ray.remote(**_OPTIONS)(RolloutActor), ray.remote(**_OPTIONS)(LearnerActor)
+# Any, like their handles, because Ray makes the methods `remote` and `options` at run time.
+RemoteActor: Any = ray.remote(**_OPTIONS)(RolloutActor)
+RemoteLearner: Any = ray.remote(**_OPTIONS)(LearnerActor)
+Handle = Any
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Member:
     """An actor or the learner."""
 
     name: str
-    handle: ActorHandle
+    handle: Handle
     since: float  # when it was hired; later, when it said hello
     hello: Hello | None = None  # once Ray has placed it
 
@@ -69,7 +72,7 @@ class Crew:
     - no actor gets data before its fingerprint is compared with the learner's; if they differ, it gets none, unless
       allow_mixed;
     - a dismissed process is ended, its calls are forgotten, and the next round replaces it;
-    - the fewer actors manage to start, the less often it hires; if none starts in time, it raises why.
+    - after each failed start in a row it waits longer before it hires; if no actor begins in time, it raises why.
     """
 
     def __init__(
@@ -114,11 +117,11 @@ class Crew:
 
     # --- hiring ------------------------------------------------------------------------------------------------------
 
-    def start_actor(self) -> ActorHandle:
+    def start_actor(self) -> Handle:
         make = partial(make_worker, self.config)
         return RemoteActor.options(**actor_resources(self.config)).remote(partial(fingerprint, self.config), make)
 
-    def start_learner(self) -> ActorHandle:
+    def start_learner(self) -> Handle:
         make = partial(make_learner, self.config, self.data.shape, self.steps)
         # Next to the driver if there is room: losing that node ends the run anyway, and workers may be spot machines.
         here = NodeAffinitySchedulingStrategy(self.node, soft=True, _spill_on_unavailable=True)
@@ -142,7 +145,7 @@ class Crew:
             self.hired += 1
             self._hire(f"actor {self.hired}", self.start_actor(), now)
 
-    def _hire(self, name: str, handle: ActorHandle, now: float) -> None:
+    def _hire(self, name: str, handle: Handle, now: float) -> None:
         self.members[name] = Member(name, handle, now)
         self.calls.add(handle.hello.remote(), Call(name, "hello"))
         self.calls.add(handle.watch.remote(), Call(name, "watch"))
@@ -191,7 +194,7 @@ class Crew:
 
     def _stored_shards(self, node: str) -> StoredShards | None:
         """The data for a node that cannot reach the driver's folder; None if it can."""
-        if node == self.node or not isinstance(self.data.folder.base_fs, fs.LocalFileSystem):
+        if node == self.node or not is_local(self.data.folder):
             return None
         if self.shards is None:
             log.info("putting the shards into the object store for nodes that cannot reach %s", self.data.uri)

@@ -28,9 +28,9 @@ class Evaluations:
             return []
         self.asked.add(version)
         tickets = [
-            EvalTicket(version, split, index)
+            EvalTicket(version, split, group)
             for split in splits_due(self.config, version, self.steps)
-            for index in range(self._total(split))
+            for group in range(self._total(split))
         ]
         self.unanswered.update(tickets)
         return tickets

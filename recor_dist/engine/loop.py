@@ -57,6 +57,7 @@ from recor_dist.record.journal import Journal
 from recor_dist.record.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
+Follow = Callable[[str, str], None]  # gets the folder of a run and the path of its journal
 
 
 class Stopped(Exception):
@@ -67,11 +68,11 @@ class Stopped(Exception):
         self.signal_number, self.step = signal_number, step
 
 
-def train(config: Config, follow: Callable[[str], None] = lambda journal: None) -> dict[str, Any]:
+def train(config: Config, follow: Follow = lambda out, journal: None) -> dict[str, Any]:
     """Trains to the end, from the newest checkpoint if there is one, and returns the result. A finished run returns its
     result at once.
 
-    `follow` gets the path of the journal, once, before the first step."""
+    `follow` gets the folder of the run and the path of its journal, once, before the first step."""
     keep_earlier_choices(config)
     with ExitStack() as stack:
         if config.engine == "ray":
@@ -115,9 +116,7 @@ def _status(about: dict, folder: RunFolder) -> Iterator[None]:
     write_status(about, folder, "finished")
 
 
-def _train(
-    config: Config, data: Dataset, folder: RunFolder, about: dict, follow: Callable[[str], None]
-) -> dict[str, Any]:
+def _train(config: Config, data: Dataset, folder: RunFolder, about: dict, follow: Follow) -> dict[str, Any]:
     """Runs the engine to the last step or to a signal, and writes the result."""
     set_up_torch(config)
     steps = total_steps(config, data.rows_of("train"))
@@ -133,7 +132,7 @@ def _train(
         log.info("resuming at step %d of %d", state.step, steps)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(folder))
-        follow(journal.path)
+        follow(folder.uri, journal.path)
         unevaluated = _unevaluated(config, state, steps, journal)
         check = partial(check_machine, config, about, folder)
         engine = stack.enter_context(closing(_engine(config, data, steps, state, unevaluated, restore, check)))

@@ -125,7 +125,8 @@ class RayEngine:
         A step of which it has taken only a part will be started again."""
         patience, learner, state = self.config.deadline.stop, self.crew.learner, None
         try:
-            newest = ray.get(learner.handle.state.remote(), timeout=patience)
+            asked: ray.ObjectRef = learner.handle.state.remote()
+            newest = ray.get(asked, timeout=patience)
             # The updates before it in the learner's queue are answered by now, and may have to be evaluated.
             for ref in self.calls.updates():
                 if call := self.calls.take(ref):

@@ -25,7 +25,7 @@ class Ablation:
 
 
 def _exploration(settings: Mapping[str, Any]) -> str:
-    kind = settings["method.exploration"]
+    kind: str = settings["method.exploration"]
     return f"alpha={settings['method.alpha']:g}" if kind == "entropy" else {"topk": "top-K"}.get(kind, kind)
 
 

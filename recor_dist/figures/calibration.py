@@ -6,6 +6,7 @@ probability of a reward; for every method, confidence is the probability of a to
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from actors.rewards import q_values
 from data.shards import Dataset
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Rows
-from recor_dist.core.method_settings import RecorConfig
+from recor_dist.core.method_settings import MethodConfig, RecorConfig
 from recor_dist.core.rng import rng
 from recor_dist.figures.style import FAINT, PALETTE, caption, new_figure, styled
 from recor_dist.methods import METHODS, headline_decoder
@@ -65,7 +66,7 @@ def q_against_truth(model: Model, rows: Rows, algorithm: str) -> tuple[np.ndarra
     right = streams.tokens.argmax(-1) == torch.as_tensor(rows.responses.astype(np.int64))[:, None]
     chosen = torch.zeros(R, M, M, dtype=torch.bool).scatter(2, order[..., None], True)
     unfilled = ~filled_slots(order)
-    return tuple(x[unfilled].numpy() for x in (exp_q, right, chosen))  # type: ignore[return-value]
+    return exp_q[unfilled].numpy(), right[unfilled].numpy(), chosen[unfilled].numpy()
 
 
 def confidence_against_truth(model: Model, rows: Rows, config: Config) -> tuple[np.ndarray, np.ndarray]:
@@ -75,18 +76,18 @@ def confidence_against_truth(model: Model, rows: Rows, config: Config) -> tuple[
     return answer.confidences.ravel(), (answer.responses == rows.responses).ravel()
 
 
-def has_q(config: Config) -> bool:
+def has_q(method: MethodConfig) -> TypeGuard[RecorConfig]:
     """True if exp Q is the probability of a reward. The PPO-like policy has no Q."""
-    return isinstance(config.method, RecorConfig) and config.method.algorithm != "ppo"
+    return isinstance(method, RecorConfig) and method.algorithm != "ppo"
 
 
 def measure_calibration(config: Config, model: Model, rows: Rows) -> dict[str, Reliability]:
     """The reliability diagrams of a run, by panel."""
-    panels = {}
-    if has_q(config):
+    panels, method = {}, config.method
+    if has_q(method):
         size = max(1, PAIRS_AT_ONCE // model.shape.M**2)
         parts = [
-            q_against_truth(model, rows.select(np.arange(start, min(start + size, len(rows)))), config.method.algorithm)
+            q_against_truth(model, rows.select(np.arange(start, min(start + size, len(rows)))), method.algorithm)
             for start in range(0, len(rows), size)
         ]
         exp_q, right, chosen = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -104,8 +105,8 @@ def draw_run_calibration(title: str, config: Config, model: Model, data: Dataset
 
 def _about(config: Config, rows: int) -> str:
     text = f"{rows} test rows, in the states of the model's own answers. "
-    if has_q(config):
-        method = config.method
+    method = config.method
+    if has_q(method):
         target = f"probability that p(y) ≥ {method.eta}" if method.reward == "sparse" else "p(y)"
         text += (
             f"exp Q learns the {target}{', discounted' if method.gamma else ''}"
@@ -121,6 +122,7 @@ def draw_calibration(title: str, panels: Mapping[str, Reliability], about: str) 
     size = (max(6.8, 3.7 * len(panels)), 5.2)
     figure, axes = new_figure(f"Calibration: {title}", size, 2, len(panels))
     grid = axes[0].get_gridspec()
+    assert grid is not None
     grid.set_height_ratios([3, 1])
     for column, (name, found) in enumerate(panels.items()):
         above, below = axes[column], axes[len(panels) + column]

@@ -62,8 +62,9 @@ def run_panels(config: Config, records: Sequence[Mapping[str, float]]) -> dict[s
 
 def _reward_name(config: Config) -> str:
     method = config.method
-    sparse = isinstance(method, RecorConfig) and method.reward == "sparse"
-    return f"share of queries with p(y) ≥ {method.eta}" if sparse else "mean log p(y)"
+    if isinstance(method, RecorConfig) and method.reward == "sparse":
+        return f"share of queries with p(y) ≥ {method.eta}"
+    return "mean log p(y)"
 
 
 @styled

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from data.tasks import TASKS
 from recor_dist.core.config import Config, TaskConfig
@@ -68,20 +69,23 @@ def draw_order_map(title: str, maps: Mapping[str, np.ndarray]) -> Figure:
     high = min(8.0, max(3.2, 0.3 * M))
     size = (max(6.8, 4.2 * columns), 1.2 + high * rows)
     figure, panels = new_figure(f"Generation order: {title}", size, rows, columns)
+    shown = []
     most = max(float(share.max()) for share in maps.values())
     for axes, (name, share) in zip(panels, maps.items(), strict=False):
         M, steps = share.shape
         edges = np.arange(steps + 1) + 0.5, np.arange(M + 1) + 0.5
-        shown = axes.pcolormesh(*edges, share, cmap="Blues", vmin=0, vmax=most, rasterized=True)
+        shown.append(axes.pcolormesh(*edges, share, cmap="Blues", vmin=0, vmax=most, rasterized=True))
         mean = share @ np.arange(1, steps + 1)
         axes.plot(mean, np.arange(1, M + 1), color=PALETTE[1], marker="o", markersize=4, linestyle="none")
         axes.set(xlabel="step", ylabel="slot", title=name_of(name) if len(maps) > 1 else "")
         axes.invert_yaxis()
         axes.grid(False)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.get_major_locator().set_params(integer=True)
+            locator = axis.get_major_locator()
+            assert isinstance(locator, MaxNLocator)
+            locator.set_params(integer=True)
     hide_unused(panels, len(maps))
-    figure.colorbar(shown, ax=panels, label="share of answers", shrink=0.8)
+    figure.colorbar(shown[-1], ax=panels, label="share of answers", shrink=0.8)
     caption(figure, "Each test answer fills every slot once, so each row of the map adds up to 1. Dots: mean steps.")
     return figure
 
@@ -95,10 +99,11 @@ def draw_boards(title: str, means: Mapping[str, np.ndarray], board: Board) -> Fi
     cell = 0.52 if max(high, wide) > 6 else 0.72
     size = (max(6.8, 1.6 + columns * (0.6 + cell * wide)), 1.5 + rows * (0.5 + cell * high))
     figure, panels = new_figure(f"Mean step of each cell: {title}", size, rows, columns)
+    shown = []
     latest = max(float(mean.max()) for mean in means.values())
     for axes, (name, mean) in zip(panels, means.items(), strict=False):
         cells = board.place(mean)
-        shown = axes.imshow(cells, cmap="YlGnBu", vmin=1, vmax=latest)
+        shown.append(axes.imshow(cells, cmap="YlGnBu", vmin=1, vmax=latest))
         for row, column in np.ndindex(cells.shape):
             step = cells[row, column]
             dark = (step - 1) / max(1e-9, latest - 1) > 0.55
@@ -111,7 +116,7 @@ def draw_boards(title: str, means: Mapping[str, np.ndarray], board: Board) -> Fi
             axes.set_xticks(range(wide), [str(column + 1) for column in range(wide)])
             axes.tick_params(length=0)
     hide_unused(panels, len(means))
-    figure.colorbar(shown, ax=panels, label="mean step", shrink=0.8)
+    figure.colorbar(shown[-1], ax=panels, label="mean step", shrink=0.8)
     caption(figure, "Mean over the test answers. The model writes every cell, given or not.")
     return figure
 

@@ -5,6 +5,7 @@ vision can tell apart; lines also differ by marker.
 """
 
 import io
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ PALETTE = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "<")
 INK, FAINT = "#222222", "#8a8a8a"
 
-STYLE = {
+STYLE: dict[Any, Any] = {  # Any: Matplotlib's type for the keys depends on its version
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 10,
     "axes.titlesize": 11,

@@ -32,8 +32,9 @@ def score(generation: Generation, rows: Rows) -> EvalSums:
     right = responses == rows.responses
     fills = np.zeros((M, generation.last_step), dtype=np.int64)
     np.add.at(fills, (np.arange(M), steps - 1), 1)
-    known = rows.orders is not None and M > 1
-    agreement = int(agreement_of(steps, rows.orders.argsort(axis=1)).sum()) if known else None
+    agreement = None
+    if rows.orders is not None and M > 1:
+        agreement = int(agreement_of(steps, rows.orders.argsort(axis=1)).sum())
     return EvalSums(count, int(right.all(1).sum()), int(right.sum()), fills, agreement)
 
 

@@ -63,7 +63,7 @@ def load_newest(folder: RunFolder, model: Model) -> LearnerState | None:
     """The newest complete checkpoint of a run; None if there is none."""
     out = folder.files
     for step in _committed(out):
-        name = _name(step)
+        name, content = _name(step), {}
         try:
             commit = read_json(out, f"{name}/{COMMIT}")
             content = {file: read_bytes(out, f"{name}/{file}") for file in commit["files"]}

@@ -284,6 +284,7 @@ class Delivery:
 
     def _attach_to_sweep(self, status: str) -> None:
         """Makes the sweep's MLflow run the parent of this one; the first run of a sweep creates it."""
+        assert self.sweep is not None
         with RunFolder.open(self.sweep).sender_lock(wait=True):
             parent = Delivery(self.sweep, experiment=self.experiment, prefer_earlier_store=self.prefer_earlier_store)
             parent.open()
@@ -431,8 +432,8 @@ def without_password(uri: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """The innermost cause, in one line."""
-    while error.__cause__ or (error.__context__ and not error.__suppress_context__):
-        error = error.__cause__ or error.__context__
+    while cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
+        error = cause
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 

@@ -85,7 +85,9 @@ def evaluation_metrics(split: str, figures: dict[str, Any]) -> dict[str, float]:
 
 def _flat(name: str, figures: dict[str, Any]) -> dict[str, float]:
     numbers = {key: value for key, value in figures.items() if isinstance(value, int | float)}
-    metrics = {f"{'order' if key == 'kendall_tau' else 'eval'}/{name}/{key}": value for key, value in numbers.items()}
+    metrics: dict[str, float] = {
+        f"{'order' if key == 'kendall_tau' else 'eval'}/{name}/{key}": value for key, value in numbers.items()
+    }
     if len(figures["mean_step"]) > 1:  # 1 if the slots were filled from left to right, -1 for the reverse
         ranks = np.unique(figures["mean_step"], return_inverse=True)[1]
         metrics[f"order/{name}/left_to_right"] = float(kendall_tau(ranks[None], np.arange(len(ranks))[None])[0])
@@ -94,8 +96,10 @@ def _flat(name: str, figures: dict[str, Any]) -> dict[str, float]:
 
 def read_line(line: bytes) -> dict[str, Any] | None:
     """The record in a line; None if a killed process left it half-written."""
+    if not line.endswith(b"\n"):
+        return None
     try:
-        record = json.loads(line) if line.endswith(b"\n") else None
+        record = json.loads(line)
         return record if isinstance(record["step"], int) else None
     except (ValueError, KeyError, TypeError):
         return None

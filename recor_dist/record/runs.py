@@ -30,7 +30,7 @@ class Run:
     settings: dict[str, Any]  # by dotted name
     data: str | None  # checksum of its rows
     status: str  # finished, running, stopped, failed, ...
-    decoders: dict[str, dict[str, float]]  # test figures by decoder; empty until the run is finished
+    decoders: dict[str, dict[str, Any]]  # test figures by decoder; empty until the run is finished
     validation: list[tuple[int, float]]  # (step, exact match)
     steps: int  # recorded so far
     weights: str | None = None  # SHA-256 of the final weights
@@ -107,7 +107,7 @@ def read_run(place: str) -> Run:
     )
 
 
-def _decoders(settings: dict[str, Any], test: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _decoders(settings: dict[str, Any], test: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Figures by decoder. Old results have the figures of one decoder, without its name."""
     return test.get("decoders") or {settings["method.name"]: test}
 

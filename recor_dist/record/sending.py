@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from types import TracebackType
 
-from recor_dist.core.config import Config, TrackConfig
+from recor_dist.core.config import TrackConfig
 from recor_dist.record.run_folder import RunFolder
 
 COMMAND = [sys.executable, "-m", "recor_dist.track"]
@@ -27,20 +27,21 @@ log = logging.getLogger(__name__)
 class Tracker:
     """Starts the sender of a run, and waits for it at the end, for a bounded time."""
 
-    def __init__(self, config: Config, sweep: str | None = None) -> None:
+    def __init__(self, track: TrackConfig, sweep: str | None = None) -> None:
         """`sweep`: the folder of the sweep that the run belongs to."""
-        self.config, self.sweep = config, sweep
+        self.track, self.sweep = track, sweep
         self.process: subprocess.Popen | None = None
 
-    def start(self, journal_path: str) -> None:
-        """Called once, before the first step."""
-        track = self.config.track
+    def start(self, out: str, journal_path: str) -> None:
+        """Called once, before the first step, with the folder of the run."""
+        track = self.track
         if not track.enabled:
             return
-        settings = [f"out={self.config.out}", f"journal={journal_path}", f"wait={track.wait}", *settings_of(track)]
+        self.out = out
+        settings = [f"out={out}", f"journal={journal_path}", f"wait={track.wait}", *settings_of(track)]
         settings += [f"sweep={self.sweep}"] if self.sweep else []
         try:
-            with open(RunFolder.open(self.config.out).sender_log_path, "a") as errors:
+            with open(RunFolder.open(out).sender_log_path, "a") as errors:
                 self.process = subprocess.Popen(
                     [*COMMAND, "send", *settings],
                     stdin=subprocess.PIPE,
@@ -56,6 +57,7 @@ class Tracker:
         self.reader.start()
 
     def _read(self) -> None:
+        assert self.process and self.process.stdout
         for line in self.process.stdout:
             log.info("tracking: %s", line.rstrip())
 
@@ -66,11 +68,12 @@ class Tracker:
         if self.process is None:
             return
         stopped = kind is not None and not issubclass(kind, Exception)
-        seconds = min(self.config.track.wait, SECONDS_AFTER_STOP) if stopped else self.config.track.wait
+        seconds = min(self.track.wait, SECONDS_AFTER_STOP) if stopped else self.track.wait
+        assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         try:
             if not finish_within(self.process, seconds):
-                log.warning("tracking: the record is incomplete; %s sends the rest", sync_command(self.config.out))
+                log.warning("tracking: the record is incomplete; %s sends the rest", sync_command(self.out))
         finally:
             self.reader.join()
             self.process.stdout.close()

@@ -56,6 +56,7 @@ class Sweep:
         record to MLflow."""
         self._summarise()
         self._write(status)
+        assert self.config is not None  # a sweep ends after its first job has begun
         track = self.config.track
         if not track.enabled:
             return

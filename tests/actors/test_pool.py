@@ -248,7 +248,7 @@ def test_lag_zero_waits_for_the_learner_and_lag_one_runs_ahead() -> None:
         pool = Pool(steps=9, groups=1, lag=lag, patience=PATIENCE)
         for name in "abc":
             pool.joined(name)
-        assert sorted(t.step for t in issued(pool).values()) == expected
+        assert sorted(t.step for t in issued(pool).values() if isinstance(t, Ticket)) == expected
 
 
 def test_a_ticket_that_always_raises_is_given_up_after_three_tries_on_different_actors() -> None:
@@ -261,7 +261,7 @@ def test_a_ticket_that_always_raises_is_given_up_after_three_tries_on_different_
         tried.append(actor)
         pool.failed(actor, ticket, f"error {attempt}")
     assert len(set(tried)) == TRIES
-    assert pool.decide(0.0) == [GiveUp(ticket, tuple((actor, f"error {i}") for i, actor in enumerate(tried)))]
+    assert pool.decide(0.0) == [GiveUp(Ticket(0, 0, 0), tuple((actor, f"error {i}") for i, actor in enumerate(tried)))]
 
 
 def test_a_ticket_that_kills_every_actor_is_given_up() -> None:
@@ -271,7 +271,8 @@ def test_a_ticket_that_kills_every_actor_is_given_up() -> None:
         pool.joined(f"a{number}")
         ((actor, ticket),) = issued(pool).items()
         assert pool.lost(actor, "out of memory") == [ticket]
-    assert pool.decide(0.0) == [GiveUp(ticket, tuple((f"a{number}", "out of memory") for number in range(DEATHS)))]
+    causes = tuple((f"a{number}", "out of memory") for number in range(DEATHS))
+    assert pool.decide(0.0) == [GiveUp(Ticket(0, 0, 0), causes)]
 
 
 def test_the_death_of_an_idle_actor_is_not_counted_against_a_ticket() -> None:

@@ -1,6 +1,7 @@
 """The rollout against a slow one without a cache, its exploration, and its cost."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ def test_a_rollout_costs_about_one_training_forward(N: int, M: int, K: int, C: i
     rows = random_rows(2, N, M, 7)
     method = RecorConfig(token_queries=K, order_queries=C, include_greedy=greedy)
 
-    def flops_of(compute: object) -> int:
+    def flops_of(compute: Callable[[], object]) -> int:
         # torch counts the FLOPs of attention only if it is computed as separate products.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             compute()

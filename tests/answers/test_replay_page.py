@@ -27,7 +27,7 @@ class Scripts(HTMLParser):
         self.inside = False
         self.feed(page)
 
-    def handle_starttag(self, tag: str, _: Any) -> None:
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.inside = tag == "script"
         if self.inside:
             self.found.append("")

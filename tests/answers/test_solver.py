@@ -10,6 +10,7 @@ from data.prepare import find_data
 from data.tasks import task_of
 from recor_dist.answers.solver import load_solver
 from recor_dist.core.config import flatten, unflatten
+from recor_dist.core.method_settings import MdmConfig
 from recor_dist.core.setting import Mistake
 from recor_dist.record.run_folder import RunFolder
 
@@ -49,4 +50,5 @@ def test_a_configuration_is_read_back_from_the_folder_of_its_run(trained: Callab
     assert flatten(unflatten(about["settings"])) == about["settings"]
     about["settings"] |= {"gone.since": 1, "model.gone": 2}
     del about["settings"]["method.rewrite"]
-    assert unflatten(about["settings"]).method.rewrite is False
+    method = unflatten(about["settings"]).method
+    assert isinstance(method, MdmConfig) and method.rewrite is False

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 import ray
 import safetensors.numpy
-from ray._private.utils import get_system_memory, get_used_memory
+from ray._common.utils import get_system_memory
+from ray._private.utils import get_used_memory
 from ray.cluster_utils import Cluster
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.pool import Learn
@@ -32,7 +34,7 @@ from recor_dist.core.messages import Rows, Ticket
 from recor_dist.core.setting import Mistake
 from recor_dist.engine import crew
 from recor_dist.engine.calls import UpdateCall
-from recor_dist.engine.crew import Crew, RemoteActor, RemoteLearner
+from recor_dist.engine.crew import Crew, Handle, RemoteActor, RemoteLearner
 from recor_dist.engine.events import Event, RunFailed
 from recor_dist.engine.learning import Learning
 from recor_dist.engine.loop import train
@@ -52,7 +54,7 @@ def with_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str
         marks = tmp_path / "marks"
         marks.mkdir()
 
-        def start(crew: Crew) -> ray.actor.ActorHandle:
+        def start(crew: Crew) -> Handle:
             make = partial(faulty_worker, crew.config, fault, marks)
             return RemoteActor.options(num_cpus=1).remote(partial(fingerprint, crew.config), make)
 
@@ -138,7 +140,7 @@ def test_an_actor_on_a_different_kind_of_machine_is_turned_away(
 ) -> None:
     start, names = Crew.start_actor, count(1)
 
-    def mixed(crew: Crew) -> ray.actor.ActorHandle:
+    def mixed(crew: Crew) -> Handle:
         if next(names) != 1:
             return start(crew)
         odd = {**fingerprint(crew.config), "torch": "9.9"}
@@ -284,7 +286,7 @@ def test_shells_report_what_was_lost_with_a_node(cluster: Callable[..., Cluster]
     assert weights is None
     actor = RemoteActor.options(num_cpus=1).remote(partial(fingerprint, config), partial(make_worker, config))
     ray.get(actor.begin.remote(data, None), timeout=90)
-    with pytest.raises(ray.exceptions.RayTaskError) as refused:
+    with pytest.raises(RayTaskError) as refused:
         ray.get(actor.roll_out.remote(Ticket(3, 0, 3), [lost]), timeout=90)
     assert isinstance(refused.value.cause, WeightsLost)
 

@@ -15,9 +15,9 @@ from ray.cluster_utils import Cluster
 from data import over_cluster
 from data.over_cluster import make_over_cluster, rows_of_shard
 from data.prepare import prepare
-from data.shards import NotedRows
 from data.tasks import task_of
 from recor_dist.core.config import Config
+from recor_dist.core.messages import Rows
 from recor_dist.core.setting import Mistake
 from tests.cluster.conftest import add_node
 
@@ -66,14 +66,14 @@ def test_data_jobs_limits_a_cluster_and_a_process_that_is_killed_every_time_is_a
     ray.init(address=made.address, log_to_driver=False)
     busy, tries = tmp_path / "busy", tmp_path / "tries"
 
-    def alone(config: Config, split: str, index: int) -> NotedRows:
+    def alone(config: Config, split: str, index: int) -> Rows:
         busy.touch(exist_ok=False)  # fails if another shard is being made
         time.sleep(0.2)
         rows = rows_of_shard(config, split, index)
         busy.unlink()
         return rows
 
-    def killed(*_: object) -> NotedRows:
+    def killed(*_: object) -> Rows:
         with tries.open("a") as file:
             file.write("x")
         os._exit(1)

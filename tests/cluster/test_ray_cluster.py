@@ -31,6 +31,7 @@ def test_the_ray_of_a_run_listens_on_loopback_and_only_to_its_own_processes(run:
     started.wait_for("joined; 1 at work")
     driver = psutil.Process(started.process.pid)
     listening: dict[str, set[str]] = {}
+    address = token = ""
     for process in [driver, *driver.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):  # Ray ends idle ones
             sockets = [socket for socket in process.net_connections() if socket.status == psutil.CONN_LISTEN]

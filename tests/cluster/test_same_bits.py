@@ -7,9 +7,11 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError
 
 import actors
 import data
@@ -26,7 +28,7 @@ from recor_dist.engine.loop import train
 from recor_dist.methods import lay_out, make_worker
 from tests.cluster.conftest import records
 from tests.conftest import decided
-from tests.test_methods import EVERY, words_of
+from tests.test_methods import EVERY, overrides_of
 
 Configure = Callable[..., Config]
 OVERRIDES = [
@@ -65,7 +67,7 @@ def _key(record: dict) -> tuple:
 def test_every_method_gives_the_same_result_on_ray_as_in_one_process(
     method: list[str], tmp_path: Path, config_in: Configure
 ) -> None:
-    overrides = [*words_of(method), "lag=1", "eval.every=5", "task.test_rows=30"]
+    overrides = [*overrides_of(method), "lag=1", "eval.every=5", "task.test_rows=30"]
     local = train(config_in(*overrides, f"out={tmp_path}/local"))
     result = train(config_in(*overrides, *RAY, "actors.count=2"))
     for one in (local, result):
@@ -122,12 +124,13 @@ def test_the_thread_that_computes_tickets_yields_to_the_learner(config_in: Confi
     weights = [ray.put(lay_out(config, dataset.shape).weights())]
     try:
         ray.get(actor.begin.remote(dataset, None), timeout=90)
-        pid = ray.get(actor.hello.remote(), timeout=90).pid
+        hello: ray.ObjectRef = actor.hello.remote()
+        pid = ray.get(hello, timeout=90).pid
         before = _cpu_of_threads(pid)
         for step in range(10):
             ray.get(actor.roll_out.remote(Ticket(step, 0, 0), weights)[0], timeout=90)
         spent = {thread: cpu - before.get(thread, 0) for thread, cpu in _cpu_of_threads(pid).items()}
-        at_work = max(spent, key=spent.get)
+        at_work = max(spent, key=spent.__getitem__)
         niceness = os.getpriority(os.PRIO_PROCESS, pid)  # of its main thread, as Ray started it; the learner keeps it
         assert os.getpriority(os.PRIO_PROCESS, at_work) == min(19, niceness + NICENESS)
     finally:
@@ -142,22 +145,23 @@ def _cpu_of_threads(pid: int) -> dict[int, int]:
 
 @pytest.mark.usefixtures("one_ray")
 @pytest.mark.parametrize("shell", [RemoteActor, RemoteLearner], ids=["actor", "learner"])
-def test_a_watched_process_still_answers_and_its_death_ends_the_watch(shell: ray.actor.ActorClass) -> None:
+def test_a_watched_process_still_answers_and_its_death_ends_the_watch(shell: Any) -> None:
     """Ray honours the concurrency group of `watch`, which both shells inherit: in any other, it would block them."""
     member = shell.options(num_cpus=1).remote(partial(dict, torch="2"), None)
     watch = member.watch.remote()
-    hello = ray.get(member.hello.remote(), timeout=90)
+    introduced: ray.ObjectRef = member.hello.remote()
+    hello = ray.get(introduced, timeout=90)
     assert hello.fingerprint == {"torch": "2"}
     assert not ray.wait([watch], timeout=0)[0]
     os.kill(hello.pid, signal.SIGKILL)
-    with pytest.raises(ray.exceptions.ActorDiedError):
+    with pytest.raises(ActorDiedError):
         ray.get(watch, timeout=90)
 
 
 @pytest.mark.usefixtures("one_ray")
 def test_inside_a_ray_worker_the_packages_are_this_projects() -> None:
     @ray.remote
-    def places() -> list[str]:
+    def places() -> list[str | None]:
         import actors
         import data
         import learner

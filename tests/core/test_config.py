@@ -9,8 +9,10 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from data.tasks import TASKS
+from data.zebra import ZebraConfig
 from recor_dist.core.compose import CONF, SCALES, compose, preset
-from recor_dist.core.config import SCHEMAS, flatten, total_steps
+from recor_dist.core.config import SCHEMAS, GeneratedTaskConfig, flatten, total_steps
+from recor_dist.core.method_settings import MdmConfig, RecorConfig
 from recor_dist.core.setting import Mistake
 from recor_dist.record.identity import scale_of_run
 
@@ -66,16 +68,19 @@ def test_the_paper_scale_composes_to_the_papers_tables(task: str) -> None:
     config, expected = compose([f"task={task}", "scale=paper"]), PAPER[task]
     assert (config.batch_size, config.epochs) == (expected["batch"], expected["epochs"])
     assert config.learner.lr == expected["lr"]
-    assert (config.method.focal, config.method.exploration) == (expected["focal"], expected["exploration"])
-    assert not config.method.include_greedy
+    method, rows = config.method, config.task
+    assert isinstance(method, RecorConfig) and isinstance(rows, GeneratedTaskConfig)
+    assert (method.focal, method.exploration) == (expected["focal"], expected["exploration"])
+    assert not method.include_greedy
     assert (config.learner.beta1, config.learner.beta2, config.learner.clip) == (0.9, 0.999, 1.0)
-    assert config.task.train_rows == {"arg": 10**6, "mul": 10**5, "sudoku": 1_800_000, "zebra": 1_500_000}[task]
-    assert (config.task.val_rows, config.task.test_rows) == (448, 10**5 if task in ("sudoku", "zebra") else 1000)
+    assert rows.train_rows == {"arg": 10**6, "mul": 10**5, "sudoku": 1_800_000, "zebra": 1_500_000}[task]
+    assert (rows.val_rows, rows.test_rows) == (448, 10**5 if task in ("sudoku", "zebra") else 1000)
 
 
 def test_the_papers_puzzles_have_the_papers_lengths() -> None:
     assert compose(["task=sudoku", "scale=paper"]).task.slots() == 81
     zebra = compose(["task=zebra", "scale=paper"]).task
+    assert isinstance(zebra, ZebraConfig)
     assert (zebra.prompt_length, zebra.slots()) == (455, 42)
 
 
@@ -90,6 +95,7 @@ def test_baselines_get_twice_the_rows_and_epochs_at_the_papers_scale(task: str, 
 
 def test_masked_diffusion_takes_twenty_steps_with_linear_and_token_weights() -> None:
     method = compose(["task=arg", "method=mdm", "scale=paper"]).method
+    assert isinstance(method, MdmConfig)
     assert (method.diffusion_steps, method.steps) == (20, 20)
     assert (method.time_weight, method.reweight_tokens, method.alpha, method.gamma) == ("linear", True, 0.25, 1.0)
     assert method.suffix is False
@@ -101,7 +107,7 @@ def test_every_method_takes_as_many_gradient_steps_as_recor(task: str, scale: st
     steps = set()
     for method in SCHEMAS["method"]:
         config = compose([f"task={task}", f"method={method}", f"scale={scale}"])
-        steps.add(total_steps(config, config.task.train_rows))
+        steps.add(total_steps(config, config.task.rows()))
     assert len(steps) == 1
 
 

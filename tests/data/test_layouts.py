@@ -11,8 +11,8 @@ from recor_dist.core.messages import Rows
 
 
 def shown(task: TaskConfig, prompt: list[int], response: list[int], order: list[int] | None = None) -> list[str]:
-    arrays = [np.array([row], dtype=np.uint8) for row in (prompt, response)]
-    rows = Rows(*arrays, None if order is None else np.array([order], dtype=np.int16))
+    prompts, responses = (np.array([row], dtype=np.uint8) for row in (prompt, response))
+    rows = Rows(prompts, responses, None if order is None else np.array([order], dtype=np.int16))
     vocabulary = TASKS[task.name].vocabulary
     assert vocabulary is not None
     return show_row(task, vocabulary(task), rows).splitlines()
@@ -42,6 +42,7 @@ def test_a_zebra_is_its_clues_in_words_and_the_table_of_houses() -> None:
         "  1. a1 and house 3 are in the same house",
         "  2. c0 is in the first or the last house",
         "  3. b2, a0 and c1 are in this order from left to right",
+        "",
         "answer                 step",
         " house   1   2   3      house  ·  ·  ·",
         " A      a2  a0  a1      A      3  2  1",
@@ -57,7 +58,7 @@ def test_the_whole_table_is_shown_even_if_no_clue_names_its_last_house_or_attrib
     table[:4, :4] = [0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0], [2, 3, 0, 1]
     free = [slot for slot in range(42) if slot // 6 in (0, 4, 5, 6) or slot % 6 >= 4]
     order = [*free, *(slot for slot in range(42) if slot not in free)]
-    assert shown(task, prompt, table.reshape(-1).tolist(), order)[2:] == [
+    assert shown(task, prompt, table.reshape(-1).tolist(), order)[3:] == [
         " house   1   2   3   4      house  ·   ·   ·   ·",
         " A      a1  a0  a3  a2      A      1   2   3   4",
         " B      b3  b2  b1  b0      B      5   6   7   8",

@@ -30,8 +30,10 @@ def puzzles(request: pytest.FixtureRequest) -> NotedRows:
     easy = sudoku.shard(task, "train", rng(5, "test", 0), ROWS * 3 // 4)
     hard = sudoku.shard(SudokuConfig(size=request.param, hard="all"), "train", rng(5, "test", 1), ROWS // 4)
     notes = {name: np.concatenate([easy.notes[name], hard.notes[name]]) for name in easy.notes}
-    parts = (np.concatenate([getattr(easy, name), getattr(hard, name)]) for name in ("prompts", "responses", "orders"))
-    return NotedRows(*parts, notes)
+    prompts, responses, orders = (
+        np.concatenate([getattr(easy, name), getattr(hard, name)]) for name in ("prompts", "responses", "orders")
+    )
+    return NotedRows(prompts, responses, orders, notes)
 
 
 def size_of(rows: NotedRows) -> int:

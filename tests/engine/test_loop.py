@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from data.prepare import open_data
 from data.tasks import task_of
 from learner.learner import Learner, initial_state
 from recor_dist.core.config import Config, total_steps
+from recor_dist.core.messages import Ticket
 from recor_dist.core.setting import Mistake
 from recor_dist.engine import loop
 from recor_dist.engine.local_engine import LocalEngine
@@ -84,7 +86,7 @@ def test_tickets_are_computed_with_the_weights_of_their_version(lag: int, config
     used = []
     roll_out = engine.worker.roll_out
 
-    def spy(ticket: object) -> object:
+    def spy(ticket: Ticket) -> Any:
         assert np.array_equal(engine.worker.model.weights(), published[ticket.version])
         used.append((ticket.step, ticket.group, ticket.version))
         batch = roll_out(ticket)

@@ -142,7 +142,7 @@ def test_the_gradient_is_divided_by_the_masked_slots_of_the_whole_step(config_in
     alone = small_model()
     alone.initialise(config.seed)
     sums = [mdm_loss(config.method, alone, batch, None) for batch in batches]
-    (sum(part.total for part in sums) / 7).backward()
+    (sum((part.total for part in sums), start=torch.zeros(())) / 7).backward()
     expected = torch.cat([p.grad.flatten() for p in alone.parameters() if p.grad is not None])
     assert metrics["learner/gradient_norm"] == pytest.approx(expected.norm().item(), rel=1e-5)
     assert metrics["loss/lm"] == pytest.approx(sum(part.metrics["loss/lm"].item() for part in sums) / 7, rel=1e-5)

@@ -67,7 +67,7 @@ def test_three_updates_match_adamw_on_separate_parameters(config: Config) -> Non
                 p.copy_(q)
         plain.zero_grad()
         sums = [recor_loss(config.method, plain, batch, None) for batch in batches]
-        (sum(s.total for s in sums) / sum(s.count for s in sums)).backward()
+        (sum((s.total for s in sums), start=torch.zeros(())) / sum(s.count for s in sums)).backward()
         norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), config.learner.clip)
         for p, q in zip(plain.parameters(), parameters, strict=True):
             q.grad = p.grad.clone()
@@ -85,6 +85,7 @@ def test_three_updates_match_adamw_on_separate_parameters(config: Config) -> Non
 
 def test_a_step_taken_in_parts_matches_the_step_taken_at_once_bit_for_bit(config: Config) -> None:
     whole, parts = learner_of(config), learner_of(config)
+    state, batches = parts.state(), []
     for _ in range(2):
         batches = tickets(config, whole, count=3)
         metrics = whole.update(batches)

@@ -93,6 +93,7 @@ def test_the_ppo_like_loss_and_its_gradient_match_numpy() -> None:
     loss.backward()
     expected, gradient = ppo_by_hand(logits, queries, advantages, 0.3)
     assert loss.item() == pytest.approx(expected)
+    assert z.grad is not None
     np.testing.assert_allclose(z.grad, gradient, atol=1e-12)
 
 

@@ -26,7 +26,7 @@ def test_a_step_taken_in_parts_continues_after_one_of_its_batches_is_lost(
         return ([], lost) if lost else ([batches[group] for group in groups], ())
 
     monkeypatch.setattr(shell, "_take", take)
-    actor = LearnerActor(dict, lambda: learner_of(config))
+    actor: Any = LearnerActor(dict, lambda: learner_of(config))  # Any: Ray's types of its methods know only `remote`
     actor.begin(whole.state())
 
     def update(first: int, end: int, step: int = 0) -> tuple[Receipt, np.ndarray | None]:

@@ -11,6 +11,7 @@ from recor_dist.core.messages import Generation
 from recor_dist.core.method_settings import MdmConfig
 from recor_dist.core.rng import rng
 from recor_dist.model.denoising import denoise_adaptively, denoise_vanilla, log_probability, margin, mdm_decoders
+from recor_dist.model.transformer import Model
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, log_softmax
 
@@ -26,7 +27,7 @@ def noise() -> np.random.Generator:
     return rng(0, "evaluate/test/mdm", 3)
 
 
-def setting() -> tuple[object, SlowModel, np.ndarray]:
+def setting() -> tuple[Model, SlowModel, np.ndarray]:
     model = small_model(M=M, seed=1)
     return model, SlowModel(model), random_rows(R, M=M).prompts
 
@@ -39,7 +40,8 @@ def order_of(filled_at: list[int]) -> list[int]:
 def test_vanilla_decoding_fills_masked_slots_at_random(T: int) -> None:
     model, slow, prompts = setting()
     generation = denoise_vanilla(model, prompts, noise(), steps=T)
-    random, responses, filled_at = noise(), [[None] * M for _ in range(R)], np.zeros((R, M), dtype=int)
+    responses: list[list[int | None]] = [[None] * M for _ in range(R)]
+    random, filled_at = noise(), np.zeros((R, M), dtype=int)
     for t in range(T - 1, -1, -1):
         uniform = random.random((R, M))
         for b in range(R):
@@ -58,7 +60,8 @@ def test_vanilla_decoding_fills_masked_slots_at_random(T: int) -> None:
 def test_adaptive_decoding_fills_the_most_confident_slots(T: int, score: str, rewrite: bool) -> None:
     model, slow, prompts = setting()
     generation = denoise_adaptively(model, prompts, noise(), T, SCORES[score], rewrite)
-    random, responses, filled_at = noise(), [[None] * M for _ in range(R)], np.zeros((R, M), dtype=int)
+    responses: list[list[int | None]] = [[None] * M for _ in range(R)]
+    random, filled_at = noise(), np.zeros((R, M), dtype=int)
     for t in range(T - 1, -1, -1):
         gumbel = -np.log(-np.log(random.random((R, M))))
         for b in range(R):

@@ -8,7 +8,7 @@ import torch
 
 from recor_dist.core.config import ModelConfig
 from recor_dist.core.messages import Shape
-from recor_dist.model.transformer import Model, filled_slots
+from recor_dist.model.transformer import Block, Model, filled_slots
 from tests.conftest import small_model
 from tests.slow_model import SlowModel, State
 
@@ -20,7 +20,8 @@ def trajectories(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     random = np.random.default_rng(seed)
     order = np.stack([random.permutation(M) for _ in range(B)])
     arrays = random.integers(0, V, (B, N)), random.integers(0, V, (B, M)), order, random.integers(0, M, (B, M, K))
-    return tuple(torch.from_numpy(array) for array in arrays)
+    prompts, tokens, order, queries = (torch.from_numpy(array) for array in arrays)
+    return prompts, tokens, order, queries
 
 
 def state_at(prompts: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, b: int, t: int) -> State:
@@ -161,6 +162,12 @@ def test_model_sizes_match_the_paper() -> None:
     assert tiny.wpe.num_embeddings == 20 + 1 + 20
 
 
+def first_block(model: Model) -> Block:
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    return block
+
+
 def test_initialization_is_gpt2s_and_a_function_of_the_seed() -> None:
     def weights(seed: int, **sizes: float) -> Model:
         model = Model(ModelConfig(4, 64, 4, **sizes), Shape(8, 8, 5))
@@ -170,12 +177,13 @@ def test_initialization_is_gpt2s_and_a_function_of_the_seed() -> None:
     a, b, c = weights(0), weights(0), weights(1)
     assert np.array_equal(a.weights(), b.weights())
     assert not np.array_equal(a.weights(), c.weights())
-    assert a.blocks[0].c_fc.weight.std().item() == pytest.approx(0.02, rel=0.05)
-    assert a.blocks[0].c_proj.weight.std().item() == pytest.approx(0.02 / np.sqrt(2 * 4), rel=0.05)
-    assert (a.blocks[0].ln_1.weight == 1).all()
+    first = first_block(a)
+    assert first.c_fc.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert first.c_proj.weight.std().item() == pytest.approx(0.02 / np.sqrt(2 * 4), rel=0.05)
+    assert (first.ln_1.weight == 1).all()
     assert (a.order_head.bias == 0).all()
     wide = weights(0, deviation=0.1)
-    assert torch.allclose(wide.blocks[0].c_proj.weight, 5 * a.blocks[0].c_proj.weight)
+    assert torch.allclose(first_block(wide).c_proj.weight, 5 * first.c_proj.weight)
     assert torch.allclose(wide.wpe.weight, 5 * a.wpe.weight)
 
 

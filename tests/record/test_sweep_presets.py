@@ -15,6 +15,7 @@ from hydra.types import RunMode
 from data.tasks import TASKS
 from recor_dist.core.compose import CONF, compose
 from recor_dist.core.config import Config
+from recor_dist.core.method_settings import RecorConfig
 from recor_dist.core.setting import Mistake
 
 SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
@@ -38,9 +39,13 @@ def combinations(sweep: str, task: str, scale: str) -> list[Config]:
     return [compose(list(job)) for job in jobs]
 
 
+def methods(configs: list[Config]) -> list[RecorConfig]:
+    return [config.method for config in configs if isinstance(config.method, RecorConfig)]
+
+
 def test_the_sweeps_are_the_papers() -> None:
     assert SWEEPS == ["exploration", "objective", "order_queries", "token_queries"]
-    at_paper = {sweep: [c.method for c in combinations(sweep, "sudoku", "paper")] for sweep in SWEEPS}
+    at_paper = {sweep: methods(combinations(sweep, "sudoku", "paper")) for sweep in SWEEPS}
     assert [(m.token_queries, m.order_queries) for m in at_paper["token_queries"]] == [(1, 8), (2, 8), (4, 8), (8, 8)]
     assert [(m.token_queries, m.order_queries) for m in at_paper["order_queries"]] == [(8, C) for C in (0, 1, 2, 4, 8)]
     explored = [(m.exploration, m.alpha) for m in at_paper["exploration"]]
@@ -59,8 +64,8 @@ def test_a_short_answer_gets_no_more_queries_than_it_has_slots(task: str, scale:
     fixed = combinations("order_queries", task, scale)
     slots = fixed[0].task.slots()
     assert slots < 8
-    assert {config.method.token_queries for config in fixed} == {slots}
-    assert [config.method.token_queries for config in combinations("token_queries", task, scale)] == [1, 2, 4]
+    assert {method.token_queries for method in methods(fixed)} == {slots}
+    assert [method.token_queries for method in methods(combinations("token_queries", task, scale))] == [1, 2, 4]
     # compose() has validated all of them
 
 
