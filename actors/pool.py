@@ -1,4 +1,4 @@
-"""The pool decides who computes what next: a pure state machine that owns no tasks and knows neither clocks nor Ray.
+"""The pool decides which actor computes what next: a pure state machine without tasks, clocks or Ray.
 
 The engine reports to the pool what happened (an actor joined or was lost; a ticket finished, failed or was lost; the
 learner took tickets or was rewound) and asks what to do (`decide`): issue these tickets, drop these actors, have the

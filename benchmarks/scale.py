@@ -1,7 +1,7 @@
 """`python benchmarks/scale.py`: how many actors one driver keeps busy, with the real pool and real Ray.
 
 Stand-in actors (light processes without torch) sleep for the duration of a rollout; the stand-in learner publishes the
-paper's 6M weights immediately. The ideal rate is actors / rollout time. Printed are the share of it that was reached,
+paper's 6M weights immediately. The ideal rate is actors / rollout time. Prints the share of that rate reached,
 where the driver's time went, and which processes used CPU time per ticket: all of them share this machine's cores, and
 once those are busy, actors wait for each other. `python benchmarks/scale.py 0.1` assumes rollouts of 0.1 s instead of
 measuring one of the paper's ARG on this CPU.
@@ -80,7 +80,7 @@ STAND_INS = tuple(f"ray::{kind.__name__}" for kind in (SleepingActor, InstantLea
 
 
 def stand_ins(seconds: float) -> AbstractContextManager:
-    """In here a crew hires stand-ins."""
+    """Inside this context, a crew hires stand-ins."""
     return patch.multiple(
         Crew,
         start_actor=lambda _: ray.remote(**OPTIONS)(SleepingActor).remote(seconds),

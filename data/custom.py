@@ -28,14 +28,14 @@ from recor_dist.core.setting import Mistake, setting
 
 @dataclass
 class CustomConfig(TaskConfig):
-    """Anyone's Parquet or JSONL with `prompt` and `response`: `task=custom data.source=PATH`."""
+    """Your own Parquet or JSONL file with `prompt` and `response`: `task=custom data.source=PATH`."""
 
     reads_source: ClassVar[str] = "always"
 
     name: str = setting("custom", "the task", choices=("custom",))
     prompt_length: int | None = setting(None, "N; null takes the longest prompt of the source", at_least=0)
     response_length: int | None = setting(None, "M; null takes the longest response of the source", at_least=1)
-    max_length: int = setting(2048, "a prompt or response beyond this is refused", at_least=1, placement=True)
+    max_length: int = setting(2048, "a longer prompt or response is refused", at_least=1, placement=True)
 
     def slots(self) -> int | None:
         return self.response_length

@@ -1,4 +1,4 @@
-"""Layouts drawn for the terminal, one cell per slot. Apart from layouts.py, so that a served model needs no rich."""
+"""Layouts drawn for the terminal, one cell per slot. Not in layouts.py, so that a served model does not need rich."""
 
 from rich.table import Table
 from rich.text import Text
@@ -28,7 +28,7 @@ def _draw_lines(layout: Layout, lines: dict[str, list[Text]]) -> Table:
     """The prompt, and lines of one cell per slot, slot below slot; the prompt's tokens too, where they are paired."""
     table = Table.grid(padding=(0, 1))
     table.add_column(style="dim")
-    table.add_column(no_wrap=True)
+    table.add_column()
     aligned = [*lines.values(), *([[Text(token) for token in layout.prompt]] if layout.paired else [])]
     widths = [max(map(len, column)) for column in zip(*aligned, strict=True)]
     if layout.paired:

@@ -1,4 +1,4 @@
-"""Puzzles from files of others, as shards with their recorded order.
+"""Imports files of puzzles as shards, with their recorded order.
 
     python -m data.import_public sudoku Sudoku-train-data.npy test=Sudoku-test-data.npy
     python -m data.import_public zebra zebra-train-data.pkl test=zebra-test-data.pkl
@@ -52,13 +52,13 @@ class ImportConfig:
     data_shard_rows: int = setting(10_000, "rows per shard; decides the row order", key="data.shard_rows", at_least=1)
     task_val_rows: int = setting(448, "rows held out for validation", key="task.val_rows", at_least=1)
     task_prompt_length: int = setting(
-        455, "zebra: N, the longest clues in tokens", key="task.prompt_length", at_least=1, at_most=4096
+        455, "zebra: N, the maximum length of the clues in tokens", key="task.prompt_length", at_least=1, at_most=4096
     )
 
 
 def import_files(config: ImportConfig) -> tuple[Dataset, list[str]]:
-    """Reads, checks and splits the files, and writes the data set (over an equal one). Returns it, and the overrides
-    that make a run train on it."""
+    """Reads, checks and splits the files, and writes the data set (replacing an identical one). Returns it, and the
+    overrides that make a run train on it."""
     file = Path(config.file)
     row = TASKS[config.task]
     assert row.read_file and row.vocabulary

@@ -1,4 +1,4 @@
-"""How an answer is laid out for people: tokens in a line, a board with boxes, or a table with clues.
+"""How an answer is laid out for display: tokens in a line, a board with boxes, or a table with clues.
 
 A `Layout` is plain data: drawing.py shows it in the terminal, and the replay page reads it as JSON.
 """

@@ -1,7 +1,7 @@
 """Reads untrusted pickles of plain containers, numbers, strings and integer arrays, and refuses all others.
 
 A pickle is a program that may call anything it names. Here it can name only the few functions and classes with which
-NumPy writes an array, and even those are replaced by harmless classes of ours, because NumPy's own trust their input.
+NumPy writes an array, and even those are replaced by our own harmless classes, because NumPy's trust their input.
 """
 
 import io
@@ -64,7 +64,7 @@ class _Scalar(_Array):
 
 
 class _Encode:
-    """Replaces the function with which older pickles write bytes; gives bytes."""
+    """Replaces the function with which older pickles write bytes; returns bytes."""
 
     def __new__(cls, text: Any, encoding: Any = None) -> bytes:
         if not isinstance(text, str) or encoding != "latin1":

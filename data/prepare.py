@@ -114,8 +114,8 @@ def store_shard(
     entry = write_shard(open_folder(uri), task.spec, split, index, rows)
     if listed and entry != listed:
         raise Mistake(
-            f"data.dir: shard {entry.file} of {uri} came out different when rebuilt: this numpy draws other numbers; "
-            "move the folder away to start a new data set"
+            f"data.dir: shard {entry.file} of {uri} came out different when rebuilt: "
+            "this numpy draws different numbers; move the folder away to start a new data set"
         )
     return split, index, entry
 
@@ -168,7 +168,7 @@ def cluster_if_any() -> Run | None:
     return make_over_cluster
 
 
-# --- its place, and the command ----------------------------------------------------------------------------------
+# --- where it is stored, and the command -------------------------------------------------------------------------
 
 
 def _uri(config: Config, task: Task) -> str:
@@ -184,6 +184,8 @@ def _remedy(config: Config) -> str:
 
 
 def main(config: Config) -> None:
+    if config.out:
+        raise Mistake(f"out={config.out}: data.prepare makes no run; omit out, and give the run's task and scale")
     set_up_logging()
     task = task_of(config)
     data = prepare(config, task, cluster_if_any() if task.slow else None)
@@ -199,7 +201,7 @@ def main(config: Config) -> None:
 
 
 def show_row(task: TaskConfig, vocabulary: Vocabulary, rows: Rows) -> str:
-    """The first of some rows, for people: clues, answer, and the step at which each slot is filled, if known."""
+    """The first of some rows, for display: clues, answer, and the step at which each slot is filled, if known."""
     row, M = TASKS[task.name], rows.responses.shape[1]
     prompt, response = vocabulary.decode(rows.prompts[0]), vocabulary.decode(rows.responses[0])
     layout = row.layout(task, prompt, M, response)

@@ -125,7 +125,7 @@ def noted(puzzles: np.ndarray, solutions: np.ndarray, orders: np.ndarray, techni
     return NotedRows(puzzles, solutions, orders, notes)
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- display and import ----------------------------------------------------------------------------------------------
 
 
 def layout(task: SudokuConfig, prompt: list[str], M: int, response: list[str] | None) -> Layout:

@@ -1,4 +1,4 @@
-"""Sudoku puzzles from files of others, checked row by row. Errors name the row, counted from 1.
+"""Sudoku puzzles from files, checked row by row. Errors name the row, counted from 1.
 
 .npy    the set of Shah et al. (arXiv 2409.10502): rows of 325 whole numbers, the number of givens, then row, column,
         value and technique of each cell, the givens first and the rest in the solver's order
@@ -78,7 +78,7 @@ def _check_npy(path: Path, rows: np.ndarray, start: int) -> tuple[np.ndarray, ..
         puzzles.astype(np.uint8),
         solutions.astype(np.uint8),
         order.astype(np.int16),
-        technique.astype(np.int32),  # one number may encode several techniques; it is kept as it is
+        technique.astype(np.int32),  # one number may encode several techniques; it is kept unchanged
     )
 
 

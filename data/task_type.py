@@ -20,7 +20,7 @@ from recor_dist.core.messages import Rows
 
 @dataclass(frozen=True)
 class Imported:
-    """Rows read from a file of others."""
+    """Rows read from a file by `data.import_public`."""
 
     rows: NotedRows
     classes: Classes  # which rows count as the same, so that none is in two splits
@@ -38,7 +38,7 @@ class TaskType:
     name: str  # in tables: ARG
     title: str  # on pages: Autoregression
 
-    # --- rows: a generator gives the first three; a task that reads the user's own rows gives `read_source`
+    # --- rows: a generated task sets the first three; one that reads the user's own rows sets `read_source`
     vocabulary: Callable[[Any], Vocabulary] | None = None
     lengths: Callable[[Any], tuple[int, int]] | None = None  # N and M
     # task, random, count -> Rows. tasks.py keeps those whose prompt belongs to the split.
@@ -51,19 +51,19 @@ class TaskType:
     order: str | None = None  # the known order: "reversed", "recorded" in the shards, or None
     slow: bool = False  # True if a shard takes so long that several processes should make them
 
-    # --- people
+    # --- prompts and answers as people write and read them
     read_prompt: Callable[[Any, str], str] = lambda task, text: text  # the canonical text of what a person may write
-    check_prompt: Callable[[Any, list[str]], None] = lambda task, tokens: None  # raises Mistake for what is no prompt
+    check_prompt: Callable[[Any, list[str]], None] = lambda task, tokens: None  # raises Mistake for an invalid prompt
     # task, prompt tokens, M, response tokens or None -> Layout
     layout: Callable[[Any, list[str], int, list[str] | None], Layout] = lambda task, prompt, M, response: line(
         prompt, M
     )
-    token_name: Callable[[Any, int, str], str] = lambda task, slot, token: token  # of a token in a slot, for people
+    token_name: Callable[[Any, int, str], str] = lambda task, slot, token: token  # display name of a token in a slot
 
     # --- where the slots of an answer are: coordinate name -> (M,) int array, e.g. row and column, or place in a number
     coordinates: Callable[[Any], dict[str, np.ndarray]] = lambda task: {}
     row_names: Callable[[Any], list[str]] = lambda task: []  # of answers with rows and columns
 
     def display_name(self, task: TaskConfig, slot: int, token: str) -> str:
-        """What people read for a token in a slot."""
+        """The text that is shown for a token in a slot."""
         return "–" if token == PAD else self.token_name(task, slot, token)

@@ -31,7 +31,7 @@ TASKS: dict[str, TaskType] = {
 }
 SCHEMAS["task"] |= {name: row.schema for name, row in TASKS.items()}
 
-FORMAT = 1  # raised when the same settings would give other rows
+FORMAT = 1  # incremented when the same settings would give different rows
 CHUNK = 16_384  # candidates drawn at a time; a shard's rows depend on it
 
 
@@ -46,7 +46,7 @@ class Task:
     order: str | None  # the known order: "reversed", "recorded" in the shards, or None
     sizes: dict[str, list[int]]  # rows per shard, by split
     make_shard: Callable[[str, int], Rows]  # (split, index) -> its rows
-    slow: bool = False  # True if a shard is worth a process of its own
+    slow: bool = False  # True if making a shard is worth a separate process
 
 
 def task_of(config: Config) -> Task:

@@ -148,7 +148,7 @@ def parse(tokens: list[str]) -> list[tuple[int, list[tuple[int, int]]]]:
     return clues
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- display and import ----------------------------------------------------------------------------------------------
 
 SENTENCES = {
     "=": "{} and {} are in the same house",

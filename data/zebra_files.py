@@ -20,7 +20,7 @@ from data.zebra_rules import LARGEST, MOST_CLUES, PADDING, holds
 from recor_dist.core.progress import progress_bar
 from recor_dist.core.setting import Mistake
 
-AT_A_TIME = 10_000  # rows whose clues are in memory at once: they take more than all else of a row
+AT_A_TIME = 10_000  # rows whose clues are in memory at once: they take more memory than the rest of a row
 IDS = {token: i for i, token in enumerate(zebra.TOKENS)}
 
 Clues = Sequence[tuple[int, list[tuple[int, int]]]]
@@ -91,7 +91,7 @@ def _check_tokens(tokens: Any) -> list[str]:
     if words.count("ANSWER") != 1:
         raise ValueError("does not have exactly one ANSWER")
     if unknown := set(words) - set(zebra.TOKENS):
-        raise ValueError(f"has the token {min(unknown)!r}, which is none of the {len(zebra.TOKENS)}")
+        raise ValueError(f"has the token {min(unknown)!r}, which is not one of the {len(zebra.TOKENS)}")
     return words
 
 

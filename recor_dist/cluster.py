@@ -32,7 +32,7 @@ class ClusterConfig:
     head: str = setting(MISSING, "host of the head node")
     workers: str | None = setting(None, "hosts of the worker nodes, separated by commas; by default none")
     user: str | None = setting(None, "user name for ssh; by default yours")
-    key: str | None = setting(None, "private key file for ssh; by default that of ssh")
+    key: str | None = setting(None, "private key file for ssh; by default ssh's own")
 
 
 def for_hosts(cluster: dict[str, Any], head: str, workers: list[str], user: str, key: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`python -m recor_dist.replay out=DIR`: one HTML file that plays how test answers were written, step by step."""
+"""`python -m recor_dist.replay out=DIR`: one HTML file that replays test answers step by step."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from recor_dist.core.progress import set_up_logging
 from recor_dist.core.setting import setting
 
 ABOUT = [
-    "Writes one HTML file that plays how test answers were written, step by step.",
+    "Writes one HTML file that replays test answers step by step.",
     "",
     "  python -m recor_dist.replay out=runs/arg-recor-laptop-seed0-43183b57",
     "  python -m recor_dist.replay out=runs/one beside=runs/another rows=40 file=both.html",
@@ -23,7 +23,7 @@ class ReplayConfig:
     """What the page shows."""
 
     out: str = setting(MISSING, "folder of a run")
-    beside: str | None = setting(None, "folder of another run on the same task, shown beside it")
+    beside: str | None = setting(None, "folder of another run on the same task, shown next to it")
     decoders: str | None = setting(
         None, "decoders to show, separated by commas; by default the headline decoder of each run"
     )

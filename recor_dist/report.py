@@ -46,8 +46,8 @@ class Report:
 ABOUT_MATCH = """\
 Share of test answers in which every token is right: mean ± standard deviation over seeds, with the number of seeds in
 brackets. Each entry covers runs that differ only in their seed. Settings are the scale's defaults unless the column
-names them. The paper's figures were measured at `scale=paper`; beside smaller scales they are for orientation only. The
-paper does not say by which score its adaptive decoder ranks on ARG and MUL: its figure is listed for both.
+names them. The paper's numbers were measured at `scale=paper`; next to smaller scales they are for orientation only.
+The paper does not say by which score its adaptive decoder ranks on ARG and MUL: its number is listed for both.
 """
 
 ABOUT_COMPUTE = """\
@@ -131,16 +131,13 @@ ABOUT = [
 class ReportConfig:
     """Where the runs are recorded, and where the report is written."""
 
-    runs: tuple[str, ...] = setting((), "folder of a run, or of several such folders")
+    runs: tuple[str, ...] = setting((), "folder of a run, or a folder that contains several")
     mlflow: tuple[str, ...] = setting((), "MLflow tracking URI, such as http://127.0.0.1:5000 or sqlite:///mlflow.db")
     out: str = setting("report", "folder for report.md, report.html and figures/")
 
 
 def find_places(config: ReportConfig) -> tuple[list[str], list[str]]:
     """The folders and MLflow URIs to read; those that exist by default if none is given."""
-    for key, values in (("runs", config.runs), ("mlflow", config.mlflow), ("out", [config.out])):
-        if "" in values:
-            raise Mistake(f"{key}=: has no value; write {key}={'URI' if key == 'mlflow' else 'FOLDER'}")
     folders, uris = list(config.runs), list(config.mlflow)
     if not folders and not uris:
         uris = [uri] if (uri := os.environ.get("MLFLOW_TRACKING_URI")) else []

@@ -29,7 +29,7 @@ def main(config: Config) -> None:
     set_up_logging()
     if HydraConfig.get().runtime.choices["scale"] == "auto":
         why = "there are GPUs" if config.scale == "paper" else "no GPU that torch can use"
-        log.info("scale=auto takes %s: %s", config.scale, why)
+        log.info("scale=auto chose %s: %s", config.scale, why)
     if "runtime_resources" in Path.cwd().parts and (is_relative(config.out or "runs") or is_relative(config.data.dir)):
         log.warning(
             "%s is Ray's copy of --working-dir, which Ray may delete: submit without --working-dir, or give absolute "
@@ -74,7 +74,7 @@ def make_artifacts(out: str) -> None:
 
 
 def draw_picture_of_sweep(sweep: Sweep) -> None:
-    """Draws accuracy against the cost of an answer, for all methods of a sweep."""
+    """Draws accuracy against the cost per answer, for all methods of a sweep."""
     from recor_dist.figures.run_pictures import draw_sweep  # here, because it takes seconds
 
     try:

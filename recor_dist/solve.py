@@ -1,4 +1,4 @@
-"""`python -m recor_dist.solve model=runs/... prompt=...`: a trained model answers, and shows the order it took.
+"""`python -m recor_dist.solve model=runs/... prompt=...`: answers with a trained model, and shows the order it chose.
 
 In a terminal the answer is filled in step by step, coloured by confidence. Elsewhere the answer and its order are
 printed as text or JSON. With `input`, all prompts of a file are answered.
@@ -26,7 +26,7 @@ from recor_dist.record.delivery import prepare_mlflow
 from recor_dist.record.run_folder import RunFolder
 
 ABOUT = [
-    "A trained model answers, and shows the order it took.",
+    "Answers prompts with a trained model, and shows the order in which it filled the slots.",
     "",
     "  python -m recor_dist.solve model=runs/arg-... prompt=00123210",
     "  python -m recor_dist.solve model=runs/mul-... prompt='1234*05='",
@@ -43,7 +43,7 @@ class SolveConfig:
     """The model and its prompts."""
 
     model: str = setting(MISSING, "folder of a run or of an MLflow model, or its URI: runs:/ID/model, models:/NAME/1")
-    prompt: str | None = setting(None, "the prompt")
+    prompt: str | None = setting(None, "the prompt", may_be_empty=True)
     input: str | None = setting(None, "a .parquet, .jsonl or .txt file of prompts, instead of `prompt`")
     output: str | None = setting(None, "a .parquet, .jsonl or .txt file for the answers; by default they are printed")
     decoder: str | None = setting(None, "decoder of the method; by default the one that gives its headline metrics")
@@ -136,7 +136,7 @@ def solve_many(solver: Solver, config: SolveConfig, decoder: str) -> None:
 
 
 def _in_words(summary: dict[str, Any]) -> str:
-    lines = [f"{summary['rows']:,} answers of {summary['decoder']}"]
+    lines = [f"{summary['rows']:,} answers by {summary['decoder']}"]
     if "exact_match" in summary:
         lines.append(f"exact match {summary['exact_match']:.4f}, token accuracy {summary['token_accuracy']:.4f}")
     return "\n".join(lines + [f"saved in {summary['output']}"] * ("output" in summary))

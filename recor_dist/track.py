@@ -1,4 +1,4 @@
-"""`python -m recor_dist.track sync out=DIR`: sends to MLflow what a run or a sweep has recorded and MLflow lacks.
+"""`python -m recor_dist.track sync out=DIR`: sends MLflow the part of a run's or sweep's record that it lacks.
 
 `send` is the other half of record/sending.py: the process that follows a training run. Users have no reason to call it.
 """
@@ -19,10 +19,10 @@ from recor_dist.core.setting import Mistake, setting
 from recor_dist.record.delivery import Delivery, describe, prepare_mlflow, reason_of, say
 from recor_dist.record.run_folder import RunFolder
 
-PERIOD, LONGEST_PAUSE = 2.0, 30.0  # seconds between two looks at the journal; the most while the server fails
+PERIOD, LONGEST_PAUSE = 2.0, 30.0  # seconds between two reads of the journal; at most, while the server fails
 INCOMPLETE = 3  # exit code of a sender that could not deliver everything
 ABOUT = [
-    "Sends to MLflow what a run or a sweep has recorded in its folder and MLflow does not have yet.",
+    "Sends MLflow everything that a run or a sweep has recorded in its folder and that MLflow does not have yet.",
     "",
     "  python -m recor_dist.track sync out=runs/arg-recor-laptop-seed0-43183b57",
     "  MLFLOW_TRACKING_URI=http://host:5000 python -m recor_dist.track sync out=runs/sweep-0a1b2c3d",

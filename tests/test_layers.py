@@ -1,6 +1,6 @@
 """Imports point one way: every package may import the layers below it and nothing else.
 
-The imports are read off the source, so those inside functions and under `TYPE_CHECKING` count too.
+The imports are read from the source, so those inside functions and under `TYPE_CHECKING` count too.
 """
 
 import ast
@@ -69,6 +69,16 @@ def wrong_imports(source: str, file: Path) -> list[str]:
     wrong = [(line, name) for line, name in imports(source, file) if layer_of(name) not in (None, layer, *allowed)]
     rule = f"{layer or 'recor_dist/__init__.py'} may import {', '.join(allowed) or 'nothing else of this project'}"
     return [f"{file.relative_to(ROOT)}:{line} imports {name}; {rule}" for line, name in dict.fromkeys(wrong)]
+
+
+FOREIGN = {"data": ("torch", "matplotlib", "mlflow"), "core": ("matplotlib", "mlflow")}  # too heavy, or of upper layers
+
+
+def test_no_lower_layer_imports_the_libraries_of_an_upper_one() -> None:
+    for file in sources():
+        layer = layer_of(module_of(file)) or ""
+        for line, name in imports(file.read_text(), file):
+            assert name.split(".")[0] not in FOREIGN.get(layer, ()), f"{file.relative_to(ROOT)}:{line} imports {name}"
 
 
 def sources() -> list[Path]:
@@ -148,6 +158,6 @@ def test_the_table_lists_lower_layers_first() -> None:
     assert all(set(allowed) <= set(names[:place]) for place, allowed in enumerate(LAYERS.values()))
 
 
-def test_a_command_is_told_from_a_module() -> None:
+def test_commands_and_other_modules_are_distinguished() -> None:
     assert is_command('if __name__ == "__main__":\n    main()')
     assert not is_command('def main():\n    """Not `if __name__ == "__main__"`."""')

@@ -151,7 +151,7 @@ def test_the_folder_contains_no_path_of_this_machine(trained: Callable[..., Path
         assert str(out.parent) not in text
 
 
-@pytest.mark.slow  # MLflow takes long to make a database
+@pytest.mark.slow  # MLflow takes long to create a database
 @pytest.mark.filterwarnings("ignore:.*noload")  # MLflow uses a deprecated function of SQLAlchemy
 def test_a_model_logged_to_mlflow_loads_by_the_uri_of_its_run(
     trained: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

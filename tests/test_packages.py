@@ -1,4 +1,4 @@
-"""The top-level packages have generic names; they must resolve to this project, wherever Python is started."""
+"""The top-level packages have generic names; they must resolve to this project in any working directory."""
 
 import subprocess
 import sys

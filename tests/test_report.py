@@ -201,6 +201,7 @@ def test_by_default_the_report_reads_what_exists(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     assert places() == (["runs"], ["http://127.0.0.1:1"])
     assert places("runs=a", "runs=b", "mlflow=c") == (["a", "b"], ["c"])
+    assert read_settings(ReportConfig, []).out == "report"
     refused = {"run=a": "run: no such setting", "a": "a: no such setting", "runs=": "runs=: has no value"}
     for word, message in refused.items():
         with pytest.raises(Mistake, match=message):

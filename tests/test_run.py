@@ -48,7 +48,7 @@ def test_a_run_prints_its_table_its_folder_and_its_hash(tmp_path: Path) -> None:
     refused = run(tmp_path, f"out={out}", "seed=1", "model.width=32")
     assert refused.returncode == 2
     assert refused.stderr.startswith(
-        f"error: out={out}: holds a run with other settings: model.width (was 16, now 32); seed"
+        f"error: out={out}: holds a run with different settings: model.width (was 16, now 32); seed"
     )
     assert len(refused.stderr.splitlines()) == 1
 
@@ -84,7 +84,7 @@ def test_scale_auto_prints_its_choice_and_the_reason(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert "scale=auto takes laptop: no GPU that torch can use" in done.stderr
+    assert "scale=auto chose laptop: no GPU that torch can use" in done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -108,6 +108,16 @@ def test_a_stopped_command_leaves_a_checkpoint_and_resumes(number: int, code: in
     assert f"resuming at step {step} of 187" in done.stderr
     whole = run(tmp_path, "epochs=10", "out=whole")
     assert done.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
+
+
+def test_a_mistake_is_reported_before_torch_is_imported(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = sys.modules['ray'] = None\n"
+        "from recor_dist.run import end, main; from recor_dist.core.command import command; command(main, end)"
+    )
+    command = [sys.executable, "-c", program, "scale=smoke", "lag=-1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()) == (2, ["error: lag=-1: must be at least 0 and at most 64"])
 
 
 def test_a_bug_keeps_its_traceback(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_many_prompts_go_from_file_to_file(
         source.write_text("\n\n".join(prompts))
     code, shown, _ = solve(f"model={out}", f"input={source}", f"output={target}", "batch_size=7")
     assert code == 0
-    assert shown.splitlines()[0] == "40 answers of recor"
+    assert shown.splitlines()[0] == "40 answers by recor"
     assert shown.splitlines()[-1] == f"saved in {target}"
     figures = json.loads((out / "result.json").read_text())["test"]
     accuracy = f"exact match {figures['exact_match']:.4f}, token accuracy {figures['token_accuracy']:.4f}"

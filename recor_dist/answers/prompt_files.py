@@ -38,7 +38,7 @@ def check_ending(key: str, path: str) -> None:
 
 
 def read_prompts(path: str) -> PromptFile:
-    """Reads the file of setting `input`. Either all rows have a response or none has."""
+    """Reads the file of setting `input`. Either all rows have a response or none do."""
     check_ending("input", path)
     try:
         rows = _read_rows(path, _read(path))

@@ -52,7 +52,7 @@ def join(vocabulary: Vocabulary, tokens: Sequence[str]) -> str:
 
 
 def tokens_of(vocabulary: Vocabulary, text: Text) -> list[str]:
-    """The tokens of a text, known or not. Raises a Mistake for what is no text."""
+    """The tokens of a text, known or not. Raises a Mistake for anything that is not text."""
     if isinstance(text, list | tuple):
         return [str(token) for token in text]
     if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""The replay page: one HTML file that plays how test answers were written, step by step.
+"""The replay page: one HTML file that replays test answers step by step.
 
 The answers are those of the run's own test: the same tickets, the same random numbers. The page is self-contained and
 shows several methods or decoders side by side. replay_page.html is its template; the data goes in as JSON.
@@ -86,11 +86,11 @@ def read_test_rows(config: Config, rows: int) -> Rows:
 
 
 def _check_comparable(outs: list[str], solvers: list[Solver], tests: list[Rows]) -> None:
-    """Refuses runs that were tested on other rows than the first."""
+    """Refuses runs that were tested on different rows than the first."""
     for out, solver, test in zip(outs, solvers, tests, strict=True):
         if not _same(tests[0], test) or solver.vocabulary != solvers[0].vocabulary:
             raise Mistake(
-                f"beside={out}: was tested on other rows than {outs[0]}; give runs with the same task settings"
+                f"beside={out}: was tested on different rows than {outs[0]}; give runs with the same task settings"
             )
 
 

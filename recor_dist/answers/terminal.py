@@ -19,7 +19,7 @@ SURE, UNSURE = 0.9, 0.5  # lowest confidence of a green token, and of a yellow o
 
 
 def fill_in(solver: Solver, prompt: np.ndarray, generation: Generation) -> None:
-    """Plays how the one answer of `generation` to a prompt (N,) was written."""
+    """Replays the one answer of `generation` to a prompt (N,)."""
     console = Console()
     task, M = solver.config.task, generation.responses.shape[1]
     layout = TASKS[task.name].layout(task, solver.vocabulary.decode(prompt), M, None)

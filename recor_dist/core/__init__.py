@@ -1,1 +1,1 @@
-"""What everything else stands on: settings, command lines, messages, files, random numbers."""
+"""What everything else builds on: settings, command lines, messages, files, random numbers."""

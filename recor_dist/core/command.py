@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -57,7 +58,8 @@ def command(
 
     arguments = get_args_parser().parse_args(sys.argv[1:])
     if arguments.help:
-        print(_help_of_a_run())
+        with _closed_pipe_ends():
+            print(_help_of_a_run())
         sys.exit(0)
     codes: list[int] = []  # the exit code of each setting of a sweep
 
@@ -118,25 +120,33 @@ def plain_command(
     grammar would interpret.
     """
     words = sys.argv[1:]
+    code = None
     try:
-        if {"--help", "-h"} & set(words):
-            print("\n".join([_usage(schema, positional), "", *about, "", "Settings:", "", *_settings(schema)]))
-            code = 0
-        else:
-            code = main(read_settings(schema, words, positional))
-        sys.stdout.flush()  # here, where a closed pipe is handled
+        with _closed_pipe_ends():
+            if {"--help", "-h"} & set(words):
+                print("\n".join([_usage(schema, positional), "", *about, "", "Settings:", "", *_settings(schema)]))
+            else:
+                code = main(read_settings(schema, words, positional))
     except Mistake as mistake:
         _refuse(str(mistake))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output closed it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     sys.exit(code or 0)
 
 
+@contextmanager
+def _closed_pipe_ends() -> Iterator[None]:
+    """Exits without a traceback when the reader of our output closes it, as `head` does."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
 def read_settings(schema: type[Plain], words: Sequence[str], positional: Sequence[str] = ()) -> Plain:
-    """The settings that the words of a command line give, with the types and ranges of the schema."""
+    """The settings given by the words of a command line, with the types and ranges of the schema."""
     by_key = _by_key(schema)
     types = get_type_hints(schema)
     places = iter(positional)
@@ -150,6 +160,8 @@ def read_settings(schema: type[Plain], words: Sequence[str], positional: Sequenc
         elif not equals:
             raise Mistake(f"{word}: not a setting; write {key}=value")
         name = by_key[key].name
+        if not text and not by_key[key].metadata["may_be_empty"]:
+            raise Mistake(f"{key}=: has no value; write {key}=VALUE, or omit it")
         value = _parse(key, text, types[name])
         values[name] = (*values.get(name, ()), value) if get_origin(types[name]) is tuple else value
     for key, f in by_key.items():
@@ -161,7 +173,7 @@ def read_settings(schema: type[Plain], words: Sequence[str], positional: Sequenc
 
 
 def _parse(key: str, text: str, hint: Any) -> Any:
-    """Text as what a type hint says, where `X | None` and `tuple[X, ...]` say X."""
+    """Text as a value of the type in a hint; `X | None` and `tuple[X, ...]` count as X."""
     kind = next(t for t in (get_args(hint) or (hint,)) if t is not type(None))
     try:
         return kind(text)

@@ -46,7 +46,7 @@ def compose(overrides: list[str], scale_of_run: ScaleOfRun = lambda out: None) -
 
 
 def prepare(overrides: list[str], scale_of_run: ScaleOfRun = lambda out: None) -> None:
-    """Makes Hydra ready to compose these overrides. Raises Mistake for what can be refused before it does."""
+    """Prepares Hydra to compose these overrides. Raises Mistake for what can be refused before that."""
     _register()
     _check(overrides)
     _bind(overrides, scale_of_run)
@@ -91,7 +91,7 @@ def preset(scale: DictConfig, task: str, kind: str) -> DictConfig:
     """What a scale sets for a task and a kind of method, `recor` or `baseline`.
 
     A scale is a table (see `conf/paper.yaml`). Its block `task` has a row per task; `all`, `recor` and `baseline` have
-    a row per setting, with a column per task. A task without a column takes the column `other`; if there is none, the
+    a row per setting, with a column per task. A task without a column uses the column `other`; if there is none, the
     setting keeps its default.
     """
     chosen = OmegaConf.create({"task": scale.task.get(task, {})})
@@ -128,7 +128,7 @@ OmegaConf.register_new_resolver("recor_or_baseline", lambda method: method if me
 
 
 def _bind(overrides: list[str], scale_of_run: ScaleOfRun) -> None:
-    """Shows the overrides to the resolvers: with an `out` that holds a run, `scale=auto` is the scale of that run."""
+    """Passes the overrides to the resolvers: with an `out` that holds a run, `scale=auto` is the scale of that run."""
 
     def concrete(scale: str) -> str:
         return (_scale_of_out(overrides, scale_of_run) or auto_scale()) if scale == "auto" else scale

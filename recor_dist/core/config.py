@@ -28,12 +28,12 @@ from recor_dist.core.setting import Mistake, check_ranges, setting
 class TaskConfig:
     """What every task has."""
 
-    reads_source: ClassVar[str] = "never"  # if its rows come from `data.source`: never, optionally, or always
+    reads_source: ClassVar[str] = "never"  # whether its rows come from `data.source`: never, optionally, or always
 
     name: str = setting(MISSING, "the task")
 
     def check(self) -> None:
-        """Raises Mistake if these settings do not go together."""
+        """Raises Mistake if these settings are incompatible."""
 
     def slots(self) -> int | None:
         """M, or None if it depends on the data."""
@@ -79,7 +79,7 @@ class ActorsConfig:
 
     count: int | str = setting(
         "auto",
-        "number of actors; auto uses all the room in the cluster, including nodes that join later",
+        "number of actors; auto means as many as fit in the cluster, including nodes that join later",
         at_least=1,
         choices=("auto",),
         placement=True,
@@ -271,7 +271,7 @@ def digest(content: Any) -> str:
 
 
 def validate(config: Config) -> None:
-    """Raises Mistake for a value out of range, or for settings that do not go together."""
+    """Raises Mistake for a value out of range, or for incompatible settings."""
     check_ranges(config)
     _check_sizes(config)
     _check_source(config)
@@ -331,7 +331,7 @@ def total_steps(config: Config, rows: int) -> int:
 
 
 def check_response_length(config: Config, M: int) -> None:
-    """Refuses settings that M slots do not allow; task=custom knows M only once its source is read."""
+    """Refuses settings that M slots do not allow; for task=custom, M is known only after reading its source."""
     K = getattr(config.method, "token_queries", 1)
     if K > M:
         raise Mistake(f"method.token_queries={K}: a response has M={M} slots; allowed: 1 to {M}")

@@ -1,6 +1,6 @@
 """One process at a time in a folder, on a disk or in an object store.
 
-On a disk the lock is the operating system's, and keeps out other processes of the same machine. Object stores have no
+On a disk the lock is the operating system's, and keeps out other processes on the same machine. Object stores have no
 locks: the holder rewrites an object every few seconds, and a process that finds this object waits to see if it changes.
 """
 

@@ -14,7 +14,7 @@ class MethodConfig:
     name: str = setting(MISSING, "the method")
 
     def check(self) -> None:
-        """Raises Mistake if these settings do not go together."""
+        """Raises Mistake if these settings are incompatible."""
 
     def needs_order(self) -> bool:
         """True if it learns from the known order of the rows."""
@@ -35,7 +35,7 @@ class RecorConfig(MethodConfig):
     )
     include_greedy: bool = setting(False, "also query the slot that the policy fills, as query K+1")
     reward: str = setting("sparse", "1[p(y) >= eta], or log p(y)", choices=("sparse", "dense"))
-    eta: float = setting(0.8, "probability from which a token counts as predicted", above=0, below=1)
+    eta: float = setting(0.8, "minimum probability for a token to count as predicted", above=0, below=1)
     algorithm: str = setting("sql_bce", "how the order policy learns", choices=("sql_bce", "sql_mse", "ppo"))
     alpha: float = setting(0.1, "entropy coefficient of the policy softmax(Q/alpha)", at_least=0)
     gamma: float = setting(0.0, "discount factor; 0 considers the next token only", at_least=0, at_most=1)
@@ -108,7 +108,7 @@ class MdmConfig(MethodConfig):
     steps: int = setting(20, "T in decoding: forward passes per answer", at_least=1)
     decoder: str = setting(
         "top_prob",
-        "the decoder for validation and the headline figures",
+        "the decoder for validation and the headline metrics",
         choices=("vanilla", "top_prob", "top_margin"),
     )
     rewrite: bool = setting(False, "adaptive decoders may change or re-mask tokens they have written")

@@ -21,7 +21,7 @@ def split_steps(decoder: str) -> tuple[str, str]:
 
 
 def name_of(decoder: str) -> str:
-    """The name for people: adamdm_prob_T2 -> AdaMDM, top probability, T=2."""
+    """The display name: adamdm_prob_T2 -> AdaMDM, top probability, T=2."""
     base, steps = split_steps(decoder)
     return NAMES.get(base, base) + (f", T={steps}" if steps else "")
 

@@ -1,4 +1,4 @@
-"""Connecting to Ray: to a running cluster if there is one, else Ray is started on this machine."""
+"""Connecting to Ray: to a running cluster if there is one, else to one started on this machine."""
 
 import logging
 import math
@@ -96,8 +96,8 @@ def _require_token() -> None:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Ray started in here cannot be reached from other machines, as on macOS. On Linux it would use the machine's
-    network address, even with `_node_ip_address="127.0.0.1"`, and run code that anyone sends it."""
+    """Ray started inside this context cannot be reached from other machines, as on macOS. On Linux it would use the
+    machine's network address, even with `_node_ip_address="127.0.0.1"`, and run code that anyone sends it."""
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         yield
@@ -106,7 +106,7 @@ def on_loopback() -> Iterator[None]:
 
 
 def device_of_cluster(config: Config | None = None) -> str:
-    """`cuda` if the cluster has GPUs that torch can use. Ray counts the GPUs it was told of; only torch knows."""
+    """`cuda` if the cluster has GPUs that torch can use. Ray counts the GPUs it was told about, usable or not."""
     if config and config.device != "auto":
         return config.device
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]

@@ -22,12 +22,14 @@ def setting(
     placement: bool = False,
     newer: bool = False,
     key: str | None = None,
+    may_be_empty: bool = False,
 ) -> Any:
     """A dataclass field that carries its own sentence and range.
 
     `placement`: it changes where and how a result is computed, but not the result.
     `newer`: at its default it is not part of a run's identity, so that runs started before it existed keep theirs.
     `key`: how a plain command (see command.py) writes it, if not as its name; for example `data.dir` for `data_dir`.
+    `may_be_empty`: a plain command accepts `name=` with nothing after it.
     """
     metadata = {
         "about": about,
@@ -36,6 +38,7 @@ def setting(
         "placement": placement,
         "newer": newer,
         "key": key,
+        "may_be_empty": may_be_empty,
     }
     return field(default=default, metadata=metadata)
 

@@ -9,7 +9,7 @@ from actors.pool import Learn, Work
 
 @dataclass(frozen=True)
 class Call:
-    """A remote method that an actor or the learner is to answer."""
+    """A call of a remote method that an actor or the learner has yet to answer."""
 
     member: str
     method: str  # hello, watch, begin, roll_out, evaluate, update
@@ -29,14 +29,14 @@ class UpdateCall(Call):
 
     part: Learn
     weights: ray.ObjectRef  # v_{step + 1}
-    state: ray.ObjectRef  # where a checkpoint is due
+    state: ray.ObjectRef  # if a checkpoint is due
     issued: float  # when, in seconds
 
 
 class Calls:
     """All pending calls, oldest first, by the reference that answers them.
 
-    It promises that each answer is taken once, and that nothing a dismissed process was asked is taken at all.
+    It promises that each answer is taken once, and that no answer of a dismissed process is taken.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from recor_dist.methods import METHODS, lay_out
 
 
 def costs_of(config: Config, shape: Shape) -> dict[str, Cost]:
-    """Forward passes and FLOPs per answer, by decoder. They depend on shapes alone: any weights and prompt do."""
+    """Forward passes and FLOPs per answer, by decoder. They depend on shapes alone: any weights and prompt will do."""
     model = lay_out(config, shape)
     prompts = np.zeros((1, shape.N), dtype=np.uint8)
     costs = {}

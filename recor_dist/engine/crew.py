@@ -40,7 +40,7 @@ from recor_dist.methods import make_learner, make_worker
 
 log = logging.getLogger(__name__)
 LEARNER = "learner"
-ROUND = 2.0  # seconds between two looks at the cluster
+ROUND = 2.0  # seconds between two checks of the cluster
 PATIENCE_WITH_PLACEMENT = 20.0  # seconds until a process that Ray has not placed is reported
 
 # The engine replaces dead processes itself because it knows what was lost; Ray would restart them without their state.
@@ -65,14 +65,14 @@ class Member:
 
 
 class Crew:
-    """Who exists. Which actors are at work, and on what, is known to the pool and passed in.
+    """The processes that exist. The pool knows which actors are at work and on what; this is passed in.
 
     It promises:
     - exactly one learner, from `hire_learner` on, and at most as many actors as wanted; no actor's name is used twice;
     - no actor gets data before its fingerprint is compared with the learner's; if they differ, it gets none, unless
       allow_mixed;
     - a dismissed process is ended, its calls are forgotten, and the next round replaces it;
-    - after each failed start in a row it waits longer before it hires; if no actor begins in time, it raises why.
+    - after each failed start in a row it waits longer before hiring; if no actor begins in time, it raises the reason.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Crew:
         self.alone_since = time.monotonic()  # without any actor at work
         self.made_room_at = 0.0
 
-    # --- who exists --------------------------------------------------------------------------------------------------
+    # --- which processes exist ---------------------------------------------------------------------------------------
 
     @property
     def learner(self) -> Member:
@@ -236,7 +236,7 @@ class Crew:
         self.hire_again_at = time.monotonic() + min(30.0, 2.0 ** min(self.failed_starts, 6) / 2)
 
     def who_makes_room(self, now: float, idle: list[str]) -> str | None:
-        """The actor to dismiss for a new learner that Ray has not placed for long: without a learner, no actor has
+        """The actor to dismiss for a new learner that Ray has not placed for some time: without a learner, no actor has
         anything to do."""
         learner = self.learner
         if learner.hello or self.lives == 1:
@@ -257,14 +257,14 @@ class Crew:
     # --- rounds ------------------------------------------------------------------------------------------------------
 
     def round_due(self, now: float) -> bool:
-        """True every other second, and at once after a dismissal."""
+        """True every other second, and right after a dismissal."""
         if now < self.next_round:
             return False
         self.next_round = now + ROUND
         return True
 
     def look_around(self, now: float, at_work: Collection[str]) -> None:
-        """Hires where there is room, replaces actors that did not begin in time, and reports who is missing."""
+        """Hires where there is room, replaces actors that did not begin in time, and reports missing actors."""
         actors = self.actors()
         self._hire_actors(now)
         settled = {*at_work, *self.turned_away, *self.waiting}

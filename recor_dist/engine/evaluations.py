@@ -36,7 +36,7 @@ class Evaluations:
         return tickets
 
     def add(self, ticket: EvalTicket, sums: dict[str, EvalSums]) -> Evaluated:
-        """Adds an answer; returns what is known of its evaluation so far."""
+        """Adds an answer; returns what is known about its evaluation so far."""
         self.unanswered.remove(ticket)
         version, split, _ = ticket
         done, before = self.answers.pop((version, split), (0, None))

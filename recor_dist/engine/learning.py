@@ -28,7 +28,7 @@ class Learning:
     - the learner's answers count in the order of its calls, even if Ray delivers them in another;
     - the weights of a version are kept as long as a ticket can name them, and the state of a checkpoint includes the
       weights of every unfinished evaluation;
-    - a learner that is lost time and again without getting further ends the run.
+    - a learner that is lost repeatedly without making progress ends the run.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class Stopped(Exception):
 
 def train(config: Config, follow: Follow = lambda out, journal: None) -> dict[str, Any]:
     """Trains to the end, from the newest checkpoint if there is one, and returns the result. A finished run returns its
-    result at once.
+    result immediately.
 
     `follow` gets the folder of the run and the path of its journal, once, before the first step."""
     keep_earlier_choices(config)
@@ -179,7 +179,7 @@ class _Record:
     journal: Journal
     display: TrainingDisplay
     saved: LearnerState  # the state in the newest checkpoint
-    final: dict[str, dict[str, Any]] = field(default_factory=dict)  # figures of the final weights, by split
+    final: dict[str, dict[str, Any]] = field(default_factory=dict)  # metrics of the final weights, by split
     system: SystemMetrics = field(default_factory=SystemMetrics)
 
     def take(self, event: Event) -> None:

@@ -36,7 +36,7 @@ class Meter:
     step: Totals = field(default_factory=Totals)  # since the last step
 
     def passed(self, now: float, *, present: int, idle: int, learning: bool) -> None:
-        """Counts the time since the last call, which was spent like this; none before the first actor joins."""
+        """Counts the time since the last call as spent in this state; counts none before the first actor joins."""
         seconds, self.now = now - self.now, now
         if not present:
             return
@@ -66,7 +66,7 @@ class Meter:
     def stepped(self, *, present: int, reissued: int) -> dict[str, float]:
         """The learner has taken the last tickets of a step. Returns the metrics of the step."""
         step, self.step = self.step, Totals()
-        # Of two steps answered at once, no time has passed for the second one except that of its update.
+        # If two steps are answered together, the second has taken no time except that of its update.
         took = max(step.seconds, step.learning)
         return {
             "engine/examples_per_second": self.batch_size / took if took else 0.0,

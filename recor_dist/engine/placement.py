@@ -32,7 +32,7 @@ def cpus_wanted(config: Config) -> float:
 
 
 def room_for_actors(config: Config, learner: Hello | None) -> int:
-    """How many actors fit next to the learner. Until Ray has placed it, as many as fit wherever it will be."""
+    """How many actors fit next to the learner. Until Ray has placed it, as many as fit wherever it ends up."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     each, taken = actor_resources(config), learner_resources(config)
 

@@ -1,4 +1,4 @@
-"""Actors and a learner on Ray: the loop's clock, kept by however many machines there are.
+"""Actors and a learner on Ray: the loop's clock, kept by however many machines are available.
 
         ┌────────────────────────────── driver ──────────────────────────────┐
         │  Pool.decide ──► Issue, Learn, Drop        receipts ──► Pool, Meter │
@@ -45,7 +45,7 @@ from recor_dist.methods import METHODS
 
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds to wait for an answer before looking at the clock again
-AHEAD = 3  # extra steps under way where tickets need no weights
+AHEAD = 3  # extra steps in flight if tickets need no weights
 
 
 class RayEngine:
@@ -89,13 +89,13 @@ class RayEngine:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def events(self, stopping: Callable[[], bool]) -> Iterator[Event]:
-        """Runs to the end, or until told to stop; then the last event is a checkpoint, if the learner can give one."""
+        """Runs to the end, or until told to stop; then the last event is a checkpoint, if the learner returns one."""
         while True:
             self._look_around(time.monotonic())
             if not stopping():  # else the learner would have to take another step before it can return its state
                 for command in self.pool.decide(time.monotonic()):
                     self._carry_out(command)
-            # Only now, so everyone has work while the loop writes a checkpoint.
+            # Only now, so all processes have work while the loop writes a checkpoint.
             yield from self._news()
             if self.pool.done():
                 self._sum_up()
@@ -121,7 +121,7 @@ class RayEngine:
         log.info("%s", self.meter.advice())
 
     def _stop(self) -> Iterator[Event]:
-        """Ends with the state of the last whole step, once the learner has taken what it has in hand, if that is soon.
+        """Ends with the state of the last whole step, once the learner has taken what it has in hand, if there is time.
         A step of which it has taken only a part will be started again."""
         patience, learner, state = self.config.deadline.stop, self.crew.learner, None
         try:
@@ -251,7 +251,7 @@ class RayEngine:
     # --- losses ------------------------------------------------------------------------------------------------------
 
     def _raised(self, call: Call, error: RayTaskError) -> None:
-        """Our own code raised an exception, in a process that lives on."""
+        """Our own code raised an exception, in a process that is still alive."""
         if isinstance(error.cause, Mistake):
             raise error.cause from None
         if not isinstance(call, TicketCall):
@@ -271,7 +271,7 @@ class RayEngine:
             self._lost(actor.name, f"it could not get weights {TRIES} times in a row")
 
     def _lost(self, name: str, cause: str, *, bug: bool = False) -> None:
-        """A process is dead, or taken for dead."""
+        """A process is dead, or considered dead."""
         member = self.crew.dismiss(name)
         if member is None:
             return

@@ -2,7 +2,7 @@
 
 style.py         colours, markers, fonts; figures as PNG or SVG bytes
 groups.py        which runs belong together
-tables.py        the report's tables, beside the paper's figures
+tables.py        the report's tables, next to the paper's numbers
 curves.py        training curves of one run and of groups of runs
 ablations.py     the paper's four ablations
 compute.py       accuracy against FLOPs per answer

@@ -34,7 +34,7 @@ class Reliability:
 
     counts: np.ndarray  # (bins,) number of predictions
     expected: np.ndarray  # (bins,) mean predicted probability; NaN in an empty bin
-    right: np.ndarray  # (bins,) share of right ones; NaN in an empty bin
+    right: np.ndarray  # (bins,) share of right predictions; NaN in an empty bin
     error: float  # expected calibration error: the mean gap, weighted by the counts
 
 

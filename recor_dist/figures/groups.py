@@ -11,12 +11,11 @@ from functools import lru_cache
 from typing import Any
 
 from data.tasks import TASKS
-from recor_dist.core.compose import compose
+from recor_dist.core.compose import SCALES, compose
 from recor_dist.core.config import digest, flatten
 from recor_dist.record.runs import Run
 
 Condition = tuple[str, str, tuple[str, ...]]  # scale, task, non-default settings other than the method's
-SCALES = ("paper", "laptop", "smoke")
 NAMED_IF_SEVERAL = ("device", "precision", "rows")  # they decide the result, but no scale sets them
 
 
@@ -75,8 +74,8 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 
 def _tell_apart(groups: list[Group]) -> list[Group]:
-    """Adds to `common` what else differs under one condition: `auto` chose another device, or another version of numpy
-    drew other rows for the same settings."""
+    """Adds to `common` what else differs under one condition: `auto` chose a different device, or another numpy
+    version drew different rows for the same settings."""
     found: dict[tuple, set] = {}
     for g in groups:
         for key in NAMED_IF_SEVERAL:

@@ -1,4 +1,4 @@
-"""The report's tables, in Markdown: exact match and cost of groups of runs beside the paper's figures.
+"""The report's tables, in Markdown: exact match and cost of groups of runs next to the paper's numbers.
 
 Settings that differ from the scale's defaults are named, and so is every method that was never run.
 """
@@ -54,7 +54,7 @@ NOT_RUN = "not run"
 
 
 def paper_figure(task: str, decoder: str) -> str:
-    """The paper's figure. It does not say how its adaptive decoder ranks on ARG and MUL: both rankings get the same."""
+    """The paper's number. It does not say how its adaptive decoder ranks on ARG and MUL: both rankings get the same."""
     base, steps = split_steps(decoder)
     kind = re.sub("_(prob|margin)$", "", base)
     suffix = f"_T{steps}" if steps else ""
@@ -77,7 +77,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
 
 
 def main_table(groups: Sequence[Group], scale: str) -> list[str]:
-    """Methods by tasks at a scale, beside the paper's figures."""
+    """Methods by tasks at a scale, next to the paper's numbers."""
     wanted = [(scale, task, ()) for task in PAPER]
     wanted += [c for c in conditions(groups) if c[0] == scale and c not in wanted]
     wanted.sort(key=lambda c: (list(TASKS).index(c[1]), len(c[2])))

@@ -32,7 +32,7 @@ from recor_dist.record.run_folder import MODEL, RunFolder
 KEY_TAG = "recor_dist.record"  # finds a run that was created, but whose id was not saved
 PARENT_TAG = "mlflow.parentRunId"  # MLflow shows runs with it under their parent
 MLFLOW_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-# By default one call to a server that is down would block for minutes; the sender retries by itself.
+# By default one call to a server that is down would block for minutes; the sender does its own retries.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -99,7 +99,7 @@ def _tags_of_run(run: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
         "weights_sha256": result.get("weights_sha256"),
         "mlflow.source.name": "recor_dist.run",
     }
-    for code in run.get("code", []):  # several if the run was resumed with other code
+    for code in run.get("code", []):  # several if the run was resumed with different code
         for key, value in code.items():
             tags[key] = ", ".join(dict.fromkeys([*tags.get(key, value).split(", "), value]))
         tags["mlflow.source.git.commit"] = code.get("git_commit")
@@ -254,8 +254,8 @@ class Delivery:
         return experiment.experiment_id
 
     def _skip_sent(self) -> None:
-        """Drops the waiting records that were sent. The journal saved from a lost machine may have other lines than
-        those that were sent; then none are dropped, and the server is asked for each point."""
+        """Drops the waiting records that were sent. After the loss of a machine the journal may have different lines
+        than those that were sent; then none are dropped, and the server is asked for each point."""
         sent = self.state.get("sent", 0)
         known = 0 < sent <= len(self.waiting) and self.waiting[sent - 1].get("time") == self.state.get("time")
         self.state["sent"] = sent if known else 0
@@ -364,8 +364,8 @@ class Delivery:
     # the end
 
     def finish(self, *, training: bool = False) -> None:
-        """After the last record: sends the status, then artifacts and the registered model, which may take long. A run
-        that is `running` according to its folder was killed, unless it is still `training`."""
+        """After the last record: sends the status, then artifacts and the registered model, which may take a while. A
+        run that is `running` according to its folder was killed, unless it is still `training`."""
         description = describe(self.folder)
         killed = description.status == "running" and not training
         if self.sweep and (killed or description.status == "stopped"):

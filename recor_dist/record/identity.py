@@ -48,7 +48,7 @@ def open_run(config: Config, task: Task, folder: RunFolder) -> dict[str, Any]:
     identity, about = identity_of(config, task), folder.read_run()
     if about:
         if differing := _differences(about["identity"], identity):
-            raise Mistake(f"out={config.out}: holds a run with other settings: {differing}; choose another out")
+            raise Mistake(f"out={config.out}: holds a run with different settings: {differing}; choose another out")
         return about
     if folder.has_checkpoints() or folder.has_result():
         raise Mistake(
@@ -66,21 +66,21 @@ def open_run(config: Config, task: Task, folder: RunFolder) -> dict[str, Any]:
 
 
 def check_data(config: Config, data: Dataset, about: dict[str, Any], folder: RunFolder) -> None:
-    """Refuses other rows than the run was started with. The same settings may give other rows with another version of
-    numpy; the checksum in the manifest shows it."""
+    """Refuses rows other than those the run was started with. The same settings may give different rows with another
+    version of numpy; the checksum in the manifest shows this."""
     checksum = data.manifest.checksum
     if "data" not in about:
         about["data"] = checksum
         folder.write_run(about)
     if about["data"] != checksum:
-        raise Mistake(f"out={config.out}: was started with other rows than those in {data.uri}; choose another out")
+        raise Mistake(f"out={config.out}: was started with different rows than those in {data.uri}; choose another out")
 
 
 def check_machine(
     config: Config, about: dict[str, Any], folder: RunFolder, machine: dict[str, str | int]
 ) -> dict[str, str | int]:
-    """Keeps the fingerprint of the first machine that computes, and returns it. Refuses a machine that would give other
-    bits, unless the user allows it; then the run is marked as not reproducible for good."""
+    """Keeps the fingerprint of the first machine that computes, and returns it. Refuses a machine that would compute
+    different bits, unless the user allows it; the run is then permanently marked as not reproducible."""
     if "machine" not in about:
         about["machine"] = machine
         folder.write_run(about)
@@ -89,7 +89,7 @@ def check_machine(
         return about["machine"]
     if not config.allow_mixed:
         raise Mistake(
-            f"out={config.out}: was started on another kind of machine: {differing}; "
+            f"out={config.out}: was started on a different kind of machine: {differing}; "
             "allow_mixed=true resumes anyway, and marks the run reproducible=false"
         )
     about["reproducible"] = False
@@ -118,7 +118,7 @@ def code_version() -> dict[str, str]:
     packages = ("recor_dist", "actors", "learner", "data")
     root = Path(__file__).parents[2]
     version = {}
-    if (root / ".git").exists():  # and not the repository around somebody's site-packages
+    if (root / ".git").exists():  # and not some repository that contains site-packages
         try:
             git = partial(subprocess.run, cwd=root, capture_output=True, text=True, check=True, timeout=10)
             version["git_commit"] = git(["git", "rev-parse", "HEAD"]).stdout.strip()

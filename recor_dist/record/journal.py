@@ -1,7 +1,7 @@
 """The journal, metrics.jsonl: a line per step and a line per evaluation, only ever appended. All that is known about a
 run's progress is read from it.
 
-A run that resumes after a kill repeats the steps since its checkpoint. They give the same figures, bit for bit, so a
+A run that resumes after a kill repeats the steps since its checkpoint. They give the same numbers, bit for bit, so a
 line that is in the journal stays and is not written again: a reader continues from where it was. The line of an
 evaluation may come after those of later steps.
 
@@ -51,13 +51,13 @@ class Journal:
             shutil.rmtree(os.path.dirname(self.path))
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
-        """Records a step. One that is repeated after a crash gives the same figures again, and is skipped."""
+        """Records a step. One that is repeated after a crash has the same metrics, and is skipped."""
         if step not in self.steps:
             self.steps.add(step)
             self._write({"step": step, **metrics})
 
     def evaluation(self, version: int, split: str, figures: dict[str, Any]) -> None:
-        """Records an evaluation. One that is repeated after a crash gives the same figures again, and is skipped."""
+        """Records an evaluation. One that is repeated after a crash has the same metrics, and is skipped."""
         if (version, split) not in self.evaluated:
             self.evaluated.add((version, split))
             self._write({"step": version, **evaluation_metrics(split, figures)})
@@ -76,7 +76,7 @@ class Journal:
 
 
 def evaluation_metrics(split: str, figures: dict[str, Any]) -> dict[str, float]:
-    """The figures of a split as flat metrics: accuracy under `eval/`, order under `order/`."""
+    """The results of a split as flat metrics: accuracy under `eval/`, order under `order/`."""
     metrics = _flat(split, figures)
     for decoder, part in figures["decoders"].items() if split == "test" else ():
         metrics |= _flat(f"{split}/{decoder}", part)

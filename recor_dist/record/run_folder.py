@@ -1,12 +1,12 @@
 """The folder of a run: the name of every file in it, and how each is read and written.
 
-    run.json         what the run is and how it stands: settings, identity, shape, vocabulary, machine, status
+    run.json         what the run is, and its status: settings, identity, shape, vocabulary, machine, status
     metrics.jsonl    the journal: a line per step and per evaluation
     checkpoints/     what a resumed run needs
     result.json      written last: the run is finished
     orders.json      how often each slot was filled at each step of the test
     pictures/        PNGs of the finished run
-    replay.html      the page that plays its test answers
+    replay.html      the page that replays its test answers
     model/           the MLflow model
     track.json       how much of this was delivered to MLflow; track.log has what MLflow printed
 
@@ -51,8 +51,8 @@ ARTIFACTS = (RESULT, REPLAY, PICTURES, MODEL)  # what MLflow keeps as files, in 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run or of a sweep. `read_...` returns None for a file that does not exist, or that was cut off
-    half-written where it can be made again; writing is atomic."""
+    """The folder of a run or of a sweep. `read_...` returns None for a file that does not exist, or that is
+    damaged but can be made again; writing is atomic."""
 
     uri: str
     files: fs.SubTreeFileSystem
@@ -84,7 +84,7 @@ class RunFolder:
         return exists(self.files, RUN)
 
     def read_run(self) -> dict[str, Any] | None:
-        """The content of run.json; a damaged one is a Mistake, because nothing can make it again."""
+        """The content of run.json; a damaged one is a Mistake, because it cannot be made again."""
         try:
             return read_json(self.files, RUN)
         except FileNotFoundError:
@@ -111,7 +111,7 @@ class RunFolder:
     def is_empty(self) -> bool:
         return not self.files.get_file_info(fs.FileSelector("", allow_not_found=True))
 
-    # what came out
+    # its results
 
     def has_result(self) -> bool:
         return exists(self.files, RESULT)

@@ -30,7 +30,7 @@ class Run:
     settings: dict[str, Any]  # by dotted name
     data: str | None  # checksum of its rows
     status: str  # finished, running, stopped, failed, ...
-    decoders: dict[str, dict[str, Any]]  # test figures by decoder; empty until the run is finished
+    decoders: dict[str, dict[str, Any]]  # test metrics by decoder; empty until the run is finished
     validation: list[tuple[int, float]]  # (step, exact match)
     steps: int  # recorded so far
     weights: str | None = None  # SHA-256 of the final weights
@@ -42,7 +42,7 @@ class Run:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result. A setting that this version does not know might, so it is included."""
+        """Everything that decides the result. A setting unknown to this version may do so, too, and is included."""
         unknown = {k: _text(value) for k, value in self.settings.items() if k not in flatten(self.config)}
         return {**unknown, **flatten(self.config, identity_only=True), "rows": self.data}
 
@@ -96,7 +96,7 @@ def read_run(place: str) -> Run:
     records = read_metrics(folder)
     return Run(
         place=place,
-        settings={key: value for key, value in settings.items() if key in known},  # run.json says which ones decide
+        settings={key: value for key, value in settings.items() if key in known},  # run.json lists those that matter
         data=about.get("data"),
         status="finished" if result else about.get("status", "unknown"),
         decoders=_decoders(settings, result["test"]) if result else {},
@@ -108,7 +108,7 @@ def read_run(place: str) -> Run:
 
 
 def _decoders(settings: dict[str, Any], test: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Figures by decoder. Old results have the figures of one decoder, without its name."""
+    """Metrics by decoder. Old results have the metrics of one decoder, without its name."""
     return test.get("decoders") or {settings["method.name"]: test}
 
 

@@ -116,7 +116,7 @@ def test_runs_with_the_same_test_rows_are_shown_side_by_side(trained: Callable[.
     assert [panel["steps"] for panel in content["panels"]] == [4, 20]
     twice = content_of(write_replay([one, one, str(trained("method=recor", "seed=1"))], file=page))
     assert [panel["name"] for panel in twice["panels"]] == ["ReCOR, seed 0 (1)", "ReCOR, seed 0 (2)", "ReCOR, seed 1"]
-    with pytest.raises(Mistake, match="was tested on other rows"):
+    with pytest.raises(Mistake, match="was tested on different rows"):
         write_replay([one, str(trained("task.seed=5"))], file=page)
     with pytest.raises(Mistake, match=r"^decoders=clm: no such decoder; allowed: recor, adamdm_prob"):
         write_replay([one, other], decoders=["clm"], file=page)

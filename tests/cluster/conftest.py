@@ -27,7 +27,7 @@ def _ray_ends() -> Iterator[None]:
 
 @pytest.fixture
 def one_ray(_ray_ends: None) -> None:
-    """Ray on this machine, with enough pretended CPUs for four actors. Consecutive tests of a module share it."""
+    """Ray on this machine, with enough simulated CPUs for four actors. Consecutive tests of a module share it."""
     if not ray.is_initialized():
         ray.init(
             address="local",

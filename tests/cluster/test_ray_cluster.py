@@ -41,7 +41,7 @@ def test_the_ray_of_a_run_listens_on_loopback_and_only_to_its_own_processes(run:
                 (address,) = [word.split("=")[1] for word in process.cmdline() if word.startswith("--gcs-address=")]
                 token = process.environ()["RAY_AUTH_TOKEN"]
     for name in ("raylet", "gcs_server", "ray::RolloutActor", "ray::LearnerActor"):
-        assert listening[name], f"{name} listens nowhere: the test sees nothing"
+        assert listening[name], f"{name} does not listen: the test would prove nothing"
     assert set.union(*listening.values()) <= {"127.0.0.1", "::ffff:127.0.0.1"}, listening
 
     def asked(**settings: str) -> subprocess.CompletedProcess:

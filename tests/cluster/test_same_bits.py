@@ -38,7 +38,7 @@ OVERRIDES = [
 ]  # four tickets, whose sums may arrive in any order
 
 
-RAY = ["engine=ray", "device=cpu"]  # else every run asks Ray whether torch can use its pretended GPUs
+RAY = ["engine=ray", "device=cpu"]  # else every run asks Ray whether torch can use its simulated GPUs
 WHOLE_STEPS = ["recor", "method.algorithm=ppo", "method.reward=dense"]  # its loss needs all tickets of a step at once
 
 

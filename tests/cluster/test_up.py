@@ -363,7 +363,7 @@ def stops_and_resumes(jobs: Jobs, head: Machine) -> None:
     steps = []
     for _ in range(2):
         with jobs.submitted() as output:
-            output.wait_for(r"scale=auto takes laptop")
+            output.wait_for(r"scale=auto chose laptop")
             (out,) = wait_until(lambda: list(head.home.glob("runs/zebra-recor-laptop-seed0-*")), "a run begins", 600)
             journal = out / "metrics.jsonl"
             done = steps[-1] if steps else 0
@@ -445,7 +445,7 @@ def statuses(word: str = "") -> list[str]:
 def goes_down(laptop: Laptop, file: Path, machines: dict[str, Machine], token: str) -> None:
     laptop.command("ray", "down", "-y", str(file))
     for machine in machines.values():
-        # A worker exits by itself about two minutes after its head.
+        # A worker exits about two minutes after its head does.
         wait_until(lambda: not left_over(machine), f"no process left on the {machine.name}", 300)  # noqa: B023
         found = subprocess.run(["grep", "-rl", token, str(machine.home)], capture_output=True, text=True).stdout
         assert found.split() == [f"{machine.home}/.ray/auth_token"], "the token is in no other file, not even in a log"

@@ -39,7 +39,7 @@ def test_the_paper_scale_holds_the_papers_tables(task: str) -> None:
     assert method.get("alpha", 0.1) == 0.1
 
 
-def test_a_task_that_a_scale_does_not_name_takes_the_column_other() -> None:
+def test_a_task_that_a_scale_does_not_name_uses_the_column_other() -> None:
     scale = OmegaConf.create(
         {
             "task": {"arg": {"length": 4}},
@@ -158,7 +158,7 @@ REFUSED = {
     "method.focal=0.5": ["method.focal=0.5", "allowed: 0, or at least 1"],
     "method.exploration=entropy method.alpha=0": ["method.alpha=0", "exploration=topk"],
     "method.alpha=1e-9": ["method.alpha=1e-09", "allowed: 0, or at least 1e-6"],
-    "task=null": ["task=null: allowed: arg, custom"],
+    "task=null": ["task=null: allowed: arg, custom, mul, path, sudoku, zebra"],
     "~method.eta": ["a setting cannot be removed"],
     "seed=0,1": ["several values make a sweep; put --multirun before all settings"],
     "learner=1": ["learner: no such setting; allowed there: learner.beta1"],

@@ -38,7 +38,7 @@ def test_on_a_disk_locks_of_different_names_do_not_exclude_each_other(tmp_path: 
         pass
 
 
-def test_a_lock_for_disks_only_excludes_nobody_in_an_object_store(folder: fs.SubTreeFileSystem) -> None:
+def test_a_disk_only_lock_excludes_no_process_in_an_object_store(folder: fs.SubTreeFileSystem) -> None:
     with exclusive(folder, "sending", disk_only=True), exclusive(folder, "sending", disk_only=True):
         assert not exists(folder, locks.LOCK)
 

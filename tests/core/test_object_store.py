@@ -56,7 +56,7 @@ def test_a_run_in_an_object_store_ends_in_the_weights_of_one_on_a_disk(
     assert train(config_in(*in_store)) == result, "a finished run shows its result"
     with pytest.raises(Mistake, match="exists, and resume=never"):
         train(config_in(*in_store, "resume=never"))
-    with pytest.raises(Mistake, match=r"holds a run with other settings: seed \(was 0, now 1\)"):
+    with pytest.raises(Mistake, match=r"holds a run with different settings: seed \(was 0, now 1\)"):
         train(config_in(*in_store, "seed=1"))
     prompts = open_data(config_in(*in_store), task_of(config_in(*in_store))).read_split("test", 0, 5).prompts
     ours, theirs = (generate(load_model(place)[0], prompts) for place in (in_store[0][4:], f"{tmp_path}/out"))

@@ -1,4 +1,4 @@
-"""Anyone's own rows: what is taken from them, and what is refused with its row."""
+"""The user's own rows: what is read from them, and how a bad row is reported."""
 
 import json
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_lists_are_tokens_and_rows_of_one_length_need_no_pad(tmp_path: Path, con
     assert data.shape.M == 1
 
 
-def test_a_folder_gives_its_own_splits(tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_has_its_own_splits(tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     write(folder / "train.jsonl", ROWS[:150])
@@ -143,7 +143,7 @@ def test_a_line_that_cannot_be_read_is_refused_with_its_number(line: str, messag
         read_source(CustomConfig(), str(path))
 
 
-def test_files_that_are_no_source_are_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_a_source_are_refused(tmp_path: Path) -> None:
     def refused(path: Path, message: str) -> None:
         with pytest.raises(Mistake, match=message):
             read_source(CustomConfig(), str(path))

@@ -58,7 +58,7 @@ def imported(tmp_path: Path) -> Importing:
 
 
 def as_npy(rows: NotedRows) -> np.ndarray:
-    """Rows as Shah et al. keep them."""
+    """Rows in the format of Shah et al."""
     values = np.take_along_axis(rows.responses, rows.orders.astype(np.int64), axis=1)
     cells = np.stack([rows.orders // 9, rows.orders % 9, values, rows.notes["technique"]], axis=2)
     return np.concatenate([rows.notes["givens"][:, None], cells.reshape(len(rows), -1)], axis=1).astype(np.int64)
@@ -93,13 +93,13 @@ def expected(rows: NotedRows) -> dict[bytes, tuple[bytes, bytes]]:
 # --- Sudoku ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_public_sudokus_come_in_with_their_order(boards: NotedRows, tmp_path: Path, imported: Importing) -> None:
+def test_public_sudokus_are_imported_with_their_order(boards: NotedRows, tmp_path: Path, imported: Importing) -> None:
     test = sudoku.shard(SudokuConfig(), "test", rng(1, "test", 0), 30)
     np.save(tmp_path / "train.npy", as_npy(boards))
     np.save(tmp_path / "test.npy", as_npy(test).astype(np.int16))
     files = ("sudoku", "train.npy", "test.npy")
     with pytest.raises(Mistake, match="too few different puzzles for a val split"):
-        imported(*files, data_shard_rows=100)  # all of these are train's
+        imported(*files, data_shard_rows=100)  # all of these belong to train
     both = np.concatenate([as_npy(boards), as_npy(sudoku.shard(SudokuConfig(), "val", rng(1, "test", 0), 20))])
     np.save(tmp_path / "train.npy", both)
     data = imported(*files, data_shard_rows=100)
@@ -224,7 +224,7 @@ def test_lists_of_puzzles_are_solved_and_those_without_one_solution_named(
 
 
 def renamed(rows: NotedRows) -> NotedRows:
-    """The same boards with other names for the digits."""
+    """The same boards with the digits renamed."""
     names = np.array([0, 5, 1, 9, 2, 8, 3, 7, 4, 6], dtype=np.uint8)
     return NotedRows(names[rows.prompts], names[rows.responses], rows.orders, rows.notes)
 
@@ -236,7 +236,7 @@ def test_no_puzzle_of_val_or_test_is_in_train_with_renamed_digits(
     file, other = tmp_path / "train.npy", tmp_path / "test.npy"
     np.save(file, np.concatenate([as_npy(rows) for rows in (boards, val, test, renamed(val), renamed(test))]))
     alone = imported("sudoku", file.name, task_val_rows=15)
-    assert [alone.rows_of(split) for split in SPLITS] == [310, 15, 40], "five of val's were not needed there"
+    assert [alone.rows_of(split) for split in SPLITS] == [310, 15, 40], "five rows of val were not needed there"
     assert f"{file}: dropped 15 rows from train: up to renaming digits" in caplog.text
     assert "they have the same solutions as rows of val" in caplog.text
     assert "rows of test" not in caplog.text
@@ -266,7 +266,7 @@ BAD_LISTS = {
 
 
 @pytest.mark.parametrize("content", BAD_LISTS)
-def test_a_line_that_is_no_puzzle_is_refused(content: str, tmp_path: Path, imported: Importing) -> None:
+def test_a_line_that_is_not_a_puzzle_is_refused(content: str, tmp_path: Path, imported: Importing) -> None:
     (tmp_path / "puzzles.txt").write_text(content)
     with pytest.raises(Mistake, match=BAD_LISTS[content]):
         imported("sudoku", "puzzles.txt")
@@ -276,7 +276,7 @@ def test_a_line_that_is_no_puzzle_is_refused(content: str, tmp_path: Path, impor
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_the_public_zebras_come_in_with_their_order(
+def test_public_zebras_are_imported_with_their_order(
     protocol: int, houses: NotedRows, tmp_path: Path, imported: Importing
 ) -> None:
     files = {}
@@ -301,7 +301,7 @@ def test_the_number_of_rows_checked_together_changes_nothing(
     assert expected(apart.rows) == expected(together.rows) == expected(houses)
     classes = together.classes
     assert np.array_equal(classes, apart.classes)
-    assert not classes.split.any(), "all of these are train's"
+    assert not classes.split.any(), "all of these belong to train"
     assert len(set(classes.mark.tolist())) == len(houses)
 
 
@@ -348,7 +348,7 @@ def refuse_short_answer(item: list[Any]) -> None:
 
 
 def refuse_contradiction(item: list[Any]) -> None:
-    """Two values of an attribute change places in the table and in the answer, and the clues know nothing of it."""
+    """Two values of an attribute change places in the table and in the answer, but not in the clues."""
     row = item[1][1]
     row[0], row[1] = row[1], row[0]
     start = item[0].index("ANSWER") + 1
@@ -383,7 +383,7 @@ def refuse_itself(item: list[Any]) -> None:
 
 WRONG_ITEMS = {
     refuse_answer: "row 3 does not have exactly one ANSWER",
-    refuse_token: "row 3 has the token '==', which is none of the 19",
+    refuse_token: "row 3 has the token '==', which is not one of the 19",
     refuse_table: "row 3 has a table whose rows do not hold",
     refuse_numbers: "row 3 has a table whose rows do not hold .* the house numbers first",
     refuse_short_answer: "row 3 does not list .* triples of attribute, house and value",
@@ -419,7 +419,7 @@ class Call:
 
 
 def hostile(mark: Path) -> dict[str, bytes]:
-    """Pickles that would leave a file behind, or take NumPy's own readers at their word."""
+    """Pickles that would leave a file behind, or exploit the trust of NumPy's own readers."""
     touch = f"open({str(mark)!r}, 'w').close()"
     array = np.array([[1, 2], [3, 4]])
     as_array = pickle.dumps(array, 2)
@@ -501,7 +501,7 @@ WRONG_WORDS = {
 
 
 @pytest.mark.parametrize("words", WRONG_WORDS)
-def test_a_wrong_command_line_is_answered_with_the_remedy(words: str) -> None:
+def test_a_wrong_command_line_is_refused_with_the_remedy(words: str) -> None:
     with pytest.raises(Mistake) as refusal:
         read_settings(ImportConfig, words.split(), positional=("task", "file"))
     assert all(part in str(refusal.value) for part in WRONG_WORDS[words].split(" .* "))

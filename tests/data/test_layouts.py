@@ -1,8 +1,12 @@
 """Rows as people see them: lines, boards and tables."""
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
 from data import arg, mul, path, sudoku, zebra
+from data.drawing import draw
+from data.layouts import line
 from data.prepare import show_row
 from data.tasks import TASKS
 from data.zebra_rules import PADDING
@@ -81,6 +85,17 @@ def test_digits_are_a_line_below_their_prompt() -> None:
         "answer 0 2",
         "step   2 1",
     ]
+
+
+def test_a_line_wider_than_the_terminal_wraps_and_keeps_its_labels() -> None:
+    layout = line([f"w{i}" for i in range(50)], M=40)
+    console = Console(width=60, color_system=None)
+    with console.capture() as shown:
+        console.print(draw(layout, [Text(str(slot)) for slot in range(40)]))
+    text = shown.get()
+    assert text.startswith("prompt w0 w1")
+    assert "\nanswer 0 1" in text.replace("  ", " ")
+    assert all(word in text.split() for word in ("w49", "39"))
 
 
 def test_coordinates_say_where_the_slots_are() -> None:

@@ -1,4 +1,4 @@
-"""Sudoku: uniqueness against z3, every recorded fill against slow rules that see just the board before it."""
+"""Sudoku: uniqueness against z3, every recorded fill against slow rules that see only the board before it."""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -23,7 +23,7 @@ ROWS = 200
 
 @pytest.fixture(scope="module", params=SIZES)
 def puzzles(request: pytest.FixtureRequest) -> NotedRows:
-    """Random puzzles of a size, a quarter of them beyond the seven techniques where there are such."""
+    """Random puzzles of a size, a quarter of them beyond the seven techniques if such puzzles exist."""
     task = SudokuConfig(size=request.param)
     if request.param == 4:
         return sudoku.shard(task, "train", rng(5, "test", 0), ROWS)
@@ -71,7 +71,7 @@ def test_every_fill_follows_from_the_board_before_it_by_its_technique_and_by_non
         for slot, technique in zip(order[len(givens) :], techniques[len(givens) :], strict=True):
             cell, value = divmod(int(slot), n), int(solution[slot])
             if technique > 2:
-                assert not rules.singles_with(board, int(technique) - 1), "a simpler technique would have done"
+                assert not rules.singles_with(board, int(technique) - 1), "a simpler technique would have been enough"
             if technique != SEARCH:
                 assert (cell, value) in rules.singles_with(board, int(technique))
             board[cell] = value
@@ -146,7 +146,7 @@ def test_splits_share_no_solution_and_at_4x4_no_puzzle_for_any_seed_or_renaming(
     assert not seen["val"] & seen["test"]
 
 
-def test_the_hard_set_defeats_the_seven_techniques_and_may_be_the_test_only() -> None:
+def test_the_hard_set_defeats_the_seven_techniques_and_can_be_limited_to_the_test_split() -> None:
     task = SudokuConfig(size=6, hard="test")
     assert (sudoku.shard(task, "test", rng(0, "test", 0), 20).notes["hardest"] == SEARCH).all()
     assert (sudoku.shard(task, "train", rng(0, "test", 0), 20).notes["hardest"] < SEARCH).all()

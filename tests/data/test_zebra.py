@@ -87,7 +87,7 @@ def test_clues_are_true_of_the_table_and_their_size_is_recorded(puzzles: NotedRo
         assert table[0] == list(range(n))
         assert all(sorted(row) == list(range(n)) for row in table)
         assert all(satisfied(clue, table) for clue in clues)
-        assert 1 + max(value for _, entities in clues for _, value in entities) == n, "the clues tell how many houses"
+        assert 1 + max(value for _, entities in clues for _, value in entities) == n, "the clues reveal n"
         assert {row for _, entities in clues for row, _ in entities} >= set(range(1, m + 1))
         for kind, _ in clues:
             kinds[kind] += 1
@@ -129,7 +129,7 @@ def test_every_fill_is_the_easiest_deduction_from_the_cells_before_it(puzzles: N
 
 
 def test_every_clue_is_used_and_none_occurs_twice(puzzles: NotedRows) -> None:
-    """A clue is used if, in a pass through all of them again and again, it rules out what nothing before did."""
+    """A clue is used if, in repeated passes over all clues, it rules out something that nothing before it did."""
     for prompt, response in zip(puzzles.prompts[::10], puzzles.responses[::10], strict=True):
         clues, table = clues_of(prompt), table_of(response)
         n, m = len(table[0]), len(table) - 1

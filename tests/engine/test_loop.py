@@ -69,10 +69,10 @@ def test_a_killed_and_resumed_run_ends_in_the_same_bits(
     assert result["test"] == whole["test"]
     metrics = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
     expected = [json.loads(line) for line in (tmp_path / "whole/metrics.jsonl").read_text().splitlines()]
-    assert list(map(decided, metrics)) == list(map(decided, expected)), "each step is there once, with the same figures"
+    assert list(map(decided, metrics)) == list(map(decided, expected)), "each step is recorded once, with equal metrics"
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path, config_in: Configure) -> None:
+def test_the_same_seed_gives_the_same_weights_and_another_seed_does_not(tmp_path: Path, config_in: Configure) -> None:
     hashes = [train(config_in(f"seed={s}", f"out={tmp_path}/{i}"))["weights_sha256"] for i, s in enumerate((0, 0, 1))]
     assert hashes[0] == hashes[1] != hashes[2]
 
@@ -177,7 +177,7 @@ def test_other_rows_under_the_same_settings_are_refused(tmp_path: Path, config_i
     run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *overrides])
     about = json.loads((tmp_path / "out/run.json").read_text())
     (tmp_path / "out/run.json").write_text(json.dumps({**about, "data": "0" * 64}))
-    with pytest.raises(Mistake, match="was started with other rows than"):
+    with pytest.raises(Mistake, match="was started with different rows than"):
         train(config_in(*overrides))
 
 
@@ -248,7 +248,7 @@ def test_another_machine_is_refused_unless_a_mixture_is_allowed(
     run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *overrides])
     machine = loop.fingerprint(config_in(*overrides, "device=cpu", "precision=float32"))
     monkeypatch.setattr(loop, "fingerprint", lambda _: {**machine, "torch": "9.9"})
-    with pytest.raises(Mistake, match=r"another kind of machine: torch \(was .*, now 9\.9\); allow_mixed=true"):
+    with pytest.raises(Mistake, match=r"a different kind of machine: torch \(was .*, now 9\.9\); allow_mixed=true"):
         train(config_in(*overrides))
     assert train(config_in(*overrides, "allow_mixed=true"))["reproducible"] is False
 

@@ -19,7 +19,7 @@ def test_the_order_map_holds_shares_and_mean_steps() -> None:
     assert mean_steps(fills, 4).tolist() == steps.mean(axis=0).tolist()
 
 
-def test_puzzles_lie_on_their_boards(config_in: Callable[..., Config]) -> None:
+def test_boards_of_puzzles_have_their_rows_and_columns(config_in: Callable[..., Config]) -> None:
     for overrides, shape in {
         ("task=sudoku", "task.size=6"): (6, 6),
         ("task=zebra", "task.houses=3-5", "task.attributes=4"): (5, 5),

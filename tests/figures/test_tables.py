@@ -1,4 +1,4 @@
-"""The report's tables: their entries, the paper's figures beside them, and what was never run."""
+"""The report's tables: their entries, the paper's numbers next to them, and what was never run."""
 
 import statistics
 
@@ -14,7 +14,7 @@ def test_a_cell_has_the_mean_the_deviation_and_the_number_of_seeds() -> None:
     assert cell([]) == "not run"
 
 
-def test_the_papers_figures_are_those_of_its_tables() -> None:
+def test_the_papers_numbers_are_those_of_its_tables() -> None:
     printed = {
         "arg": "0.994 0.987 0.017 0.035 0.174 0.174 0.040 0.536 0.536",
         "mul": "0.999 0.964 0.594 0.943 0.951 0.951",

@@ -125,7 +125,7 @@ def test_a_run_that_fails_has_its_error_as_a_tag(
     assert (run.info.status, run.data.tags["error"]) == ("FAILED", "RuntimeError: no more memory\nat all")
 
 
-def test_settings_and_figures_may_be_many_long_and_strange(store: str, folder: Callable[..., Path]) -> None:
+def test_settings_and_metrics_may_be_numerous_long_and_unusual(store: str, folder: Callable[..., Path]) -> None:
     strange = {f"key.{n}": n for n in range(250)} | {"a=b(c)/../é": "x" * 9000, "empty": "", "list": [1, None]}
     figures = {f"loss/{n}": float(n) for n in range(1200)}
     figures |= {

@@ -143,7 +143,7 @@ def test_a_driver_that_is_killed_and_resumed_continues_its_mlflow_run(
     run.kill()
     until(
         lambda: not sender.is_running() or sender.status() == psutil.STATUS_ZOMBIE
-    )  # as a child of nobody, or of init
+    )  # as an orphan, or as a child of init
     assert run_of(server.uri, run.out).info.status == "KILLED", (run.out / "track.log").read_text()
 
     again = start(server.uri)
@@ -223,8 +223,8 @@ class Hung:
 def test_no_step_runs_tracking_code_while_a_server_never_responds(
     tmp_path: Path, start: Callable[..., Run], server: Server, expected: dict
 ) -> None:
-    """Between its first step and its last, the training thread runs no code of MLflow, and none of ours that talks to
-    it; MLflow is not even imported by then."""
+    """Between its first step and its last, the training thread runs no code of MLflow, and none of our code that
+    talks to it; MLflow is not even imported by then."""
     hung = Hung(tmp_path / "gate-5")  # from step 5 on the sender waits for a response
     try:
         run = start(hung.uri, "track.wait=3", gates="5", FILES="files.json")
