@@ -50,8 +50,6 @@ def for_hosts(cluster: dict[str, Any], head: str, workers: list[str], user: str,
 
 
 def main(config: ClusterConfig) -> None:
-    if not config.head:
-        raise Mistake("head=: names no host; write head=HOST")
     workers = [host for host in (config.workers or "").split(",") if host]
     if len({config.head, *workers}) <= len(workers):
         raise Mistake(f"workers={config.workers}: name each host once, and the head only as head")

@@ -9,6 +9,7 @@ from recor_dist.core.config import Config
 from recor_dist.engine.loop import train
 
 
+@pytest.mark.slow  # half a minute of training
 def test_a_tiny_arg_is_learned_in_reverse_order(config_in: Callable[..., Config]) -> None:
     sizes = ["task.length=5", "task.train_rows=60000", "model.width=48", "model.heads=4", "batch_size=64", "epochs=1"]
     method = ["method.include_greedy=true", "method.focal=2", "method.exploration=entropy", "learner.lr=4e-3"]

@@ -31,7 +31,12 @@ def test_every_method_has_a_schema() -> None:
     assert set(METHODS) == set(SCHEMAS["method"])
 
 
-@pytest.mark.parametrize("method", EVERY, ids=" ".join)
+KILLED = [  # pairs of runs; the two variants behave as their methods
+    pytest.param(method, id=" ".join(method), marks=pytest.mark.slow if method[1:] else []) for method in EVERY
+]
+
+
+@pytest.mark.parametrize("method", KILLED)
 def test_every_method_gives_the_same_result_if_killed_and_resumed(
     method: list[str], tmp_path: Path, config_in: Configure
 ) -> None:

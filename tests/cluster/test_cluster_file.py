@@ -131,7 +131,7 @@ def test_your_own_hosts_get_the_same_file(workers: list[str], cluster: dict[str,
     [
         ([], "head: missing; write head=..."),
         (["haed=a"], "did you mean head?"),
-        (["head="], "write head=HOST"),
+        (["head="], "head=: has no value; write head=VALUE"),
         (["head=a", "workers=b,b"], "name each host once"),
         (["head=a", "workers=a"], "name each host once"),
     ],

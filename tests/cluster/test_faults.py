@@ -191,6 +191,7 @@ def test_answers_of_the_learner_that_arrive_in_the_wrong_order_are_taken_in_the_
     assert result["weights_sha256"] == expected
 
 
+@pytest.mark.slow  # waits until the missing actors are reported
 def test_the_run_continues_without_actors_that_cannot_be_placed_and_says_so(
     config_in: Configure,
     tmp_path: Path,
@@ -212,6 +213,7 @@ def test_the_run_continues_without_actors_that_cannot_be_placed_and_says_so(
         train(config_in(*RAY, "actors.num_gpus=1", "deadline.join=30", f"out={tmp_path}/actors"))
 
 
+@pytest.mark.slow  # starts a cluster and a node
 def test_a_node_that_joins_during_a_run_takes_tickets(
     cluster: Callable[..., Cluster], run: Callable[..., Run], config_in: Configure, tmp_path: Path
 ) -> None:
@@ -231,6 +233,7 @@ def test_a_node_that_joins_during_a_run_takes_tickets(
     assert sum(map(int, shares.values())) == 2 * whole["steps"] + 2 + 2, "those of training, validation and test"
 
 
+@pytest.mark.slow  # waits until an actor makes room
 def test_a_killed_learner_is_replaced_in_a_full_cluster(
     cluster: Callable[..., Cluster], run: Callable[..., Run], config_in: Configure, tmp_path: Path
 ) -> None:
@@ -248,6 +251,7 @@ def test_a_killed_learner_is_replaced_in_a_full_cluster(
     assert "deadline.join" not in started.log
 
 
+@pytest.mark.slow  # waits for two deadlines
 def test_a_hung_learner_is_killed_and_replaced(run: Callable[..., Run], config_in: Configure, tmp_path: Path) -> None:
     overrides = ["epochs=20", "eval.every=50", "checkpoint.every=20"]
     whole = train(config_in(*overrides, f"out={tmp_path}/whole"))
@@ -291,6 +295,7 @@ def test_shells_report_what_was_lost_with_a_node(cluster: Callable[..., Cluster]
     assert isinstance(refused.value.cause, WeightsLost)
 
 
+@pytest.mark.slow  # waits for Ray to notice a lost node
 def test_batches_lost_with_their_node_are_computed_again(
     cluster: Callable[..., Cluster],
     run: Callable[..., Run],
@@ -320,6 +325,7 @@ def test_batches_lost_with_their_node_are_computed_again(
     assert re.search(r"the batch of .* was lost with its node; reissuing it", started.log), started.log
 
 
+@pytest.mark.slow  # starts a cluster of two nodes
 def test_shards_reach_a_node_that_cannot_reach_their_folder(
     cluster: Callable[..., Cluster], config_in: Configure, tmp_path: Path
 ) -> None:
@@ -343,7 +349,8 @@ def test_shards_reach_a_node_that_cannot_reach_their_folder(
     assert (rows.prompts == expected.prompts).all() and (rows.responses == expected.responses).all()
 
 
-@pytest.mark.parametrize("method", ["recor", "clm"])  # its tickets need weights; they do not
+# Tickets of recor need weights, those of clm do not.
+@pytest.mark.parametrize("method", ["recor", pytest.param("clm", marks=pytest.mark.slow)])
 def test_a_stopped_run_saves_a_checkpoint_says_so_and_is_resumed(
     method: str, run: Callable[..., Run], tmp_path: Path
 ) -> None:

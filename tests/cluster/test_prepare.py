@@ -49,6 +49,7 @@ def test_a_cluster_makes_the_same_rows_as_one_process_even_if_a_node_is_lost(
         prepare(again, task_of(again), make_over_cluster)
 
 
+@pytest.mark.slow  # starts a cluster
 def test_the_command_uses_a_running_cluster(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     made = cluster({"num_cpus": 2})
     command = [sys.executable, "-m", "data.prepare", *OVERRIDES, "scale=smoke", f"data.dir={tmp_path}/shards"]
@@ -59,6 +60,7 @@ def test_the_command_uses_a_running_cluster(cluster: Callable[..., Cluster], tmp
     assert "1,200 train" in done.stdout
 
 
+@pytest.mark.slow  # starts a cluster
 def test_data_jobs_limits_a_cluster_and_a_process_that_is_killed_every_time_is_a_mistake(
     cluster: Callable[..., Cluster], config_in: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

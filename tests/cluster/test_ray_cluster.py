@@ -54,6 +54,7 @@ def test_the_ray_of_a_run_listens_on_loopback_and_only_to_its_own_processes(run:
         assert refused.returncode and "Unauthenticated" in refused.stderr, refused
 
 
+@pytest.mark.slow  # `ray start` in processes of its own
 @pytest.mark.usefixtures("as_a_user")
 def test_a_cluster_of_ray_start_is_used_even_if_it_requires_a_token(
     run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch

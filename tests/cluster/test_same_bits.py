@@ -41,9 +41,16 @@ OVERRIDES = [
 RAY = ["engine=ray", "device=cpu"]  # else every run asks Ray whether torch can use its simulated GPUs
 WHOLE_STEPS = ["recor", "method.algorithm=ppo", "method.reward=dense"]  # its loss needs all tickets of a step at once
 
+# One method per kind of batch and of loss; the others take the same ways and have their turn in `make test-slow`.
+QUICK = (["recor"], ["mdm"], WHOLE_STEPS)
+METHODS_ON_RAY = [
+    pytest.param(method, id=" ".join(method), marks=[] if method in QUICK else pytest.mark.slow)
+    for method in [*EVERY, WHOLE_STEPS]
+]
+
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("lag", [0, pytest.param(2, marks=pytest.mark.slow)])  # three more runs on Ray
 def test_ray_with_1_2_and_4_actors_gives_the_weights_of_one_process(
     lag: int, tmp_path: Path, config_in: Configure
 ) -> None:
@@ -63,7 +70,7 @@ def _key(record: dict) -> tuple:
 
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("method", [*EVERY, WHOLE_STEPS], ids=" ".join)
+@pytest.mark.parametrize("method", METHODS_ON_RAY)
 def test_every_method_gives_the_same_result_on_ray_as_in_one_process(
     method: list[str], tmp_path: Path, config_in: Configure
 ) -> None:

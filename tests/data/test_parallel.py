@@ -65,6 +65,7 @@ def test_notes_are_stored_with_the_rows_and_damage_to_them_is_detected(config_in
     assert again.read_split("test", 0, 40).orders.shape == (40, 16), "training does not read them"
 
 
+@pytest.mark.slow  # stops and kills a preparation that must take long enough for it
 def test_a_stopped_or_killed_preparation_leaves_no_process_and_resumes_with_the_missing_shards(
     tmp_path: Path, config_in: Configure
 ) -> None:

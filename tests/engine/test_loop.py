@@ -52,7 +52,7 @@ KILLS = {
 
 
 @pytest.mark.parametrize("kill", KILLS)
-@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("lag", [0, pytest.param(2, marks=pytest.mark.slow)])  # six more pairs of runs
 def test_a_killed_and_resumed_run_ends_in_the_same_bits(
     kill: str, lag: int, tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
