@@ -9,7 +9,6 @@ A folder without checkpoint.json does not count. If the files do not match it, t
 
 import hashlib
 import logging
-import re
 
 import numpy as np
 import safetensors.numpy
@@ -22,9 +21,8 @@ from recor_dist.core.files import exists, read_bytes, read_json, write_atomicall
 from recor_dist.core.messages import Shape
 from recor_dist.core.setting import Mistake
 from recor_dist.model.transformer import Model
-from recor_dist.record.run_folder import CHECKPOINTS, RunFolder
+from recor_dist.record.run_folder import COMMIT, STATE, WEIGHTS, RunFolder
 
-COMMIT = "checkpoint.json"
 log = logging.getLogger(__name__)
 
 
@@ -38,13 +36,11 @@ def weights_sha256(model: Model, weights: np.ndarray) -> str:
 
 def save(folder: RunFolder, model: Model, state: LearnerState, about: dict, keep: int) -> None:
     """Commits a checkpoint, then removes all but the newest `keep`. `about` is stored with it."""
-    out, name = folder.files, _name(state.step)
+    out, name = folder.files, folder.checkpoint(state.step)
     older = {f"version.{v}": weights for v, weights in state.versions.items() if v != state.step}
     files = {
-        "model.safetensors": safetensors.numpy.save(_contiguous(model.named_weights(state.versions[state.step]))),
-        "state.safetensors": safetensors.numpy.save(
-            {"exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq, **older}
-        ),
+        WEIGHTS: safetensors.numpy.save(_contiguous(model.named_weights(state.versions[state.step]))),
+        STATE: safetensors.numpy.save({"exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq, **older}),
     }
     _remove(out, name)  # what a killed save may have left
     out.create_dir(name, recursive=True)
@@ -52,18 +48,18 @@ def save(folder: RunFolder, model: Model, state: LearnerState, about: dict, keep
         write_atomically(out, f"{name}/{file}", content)
     checksums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
     write_json(out, f"{name}/{COMMIT}", {"step": state.step, "files": checksums, **about})
-    committed = _committed(out)
+    committed = folder.checkpoints()
     # Later ones were damaged and skipped when this run resumed from an earlier one; they must not crowd out good ones.
     later = [step for step in committed if step > state.step]
     for step in later + committed[len(later) + keep :]:
-        _remove(out, _name(step))
+        _remove(out, folder.checkpoint(step))
 
 
 def load_newest(folder: RunFolder, model: Model) -> LearnerState | None:
     """The newest complete checkpoint of a run; None if there is none."""
     out = folder.files
-    for step in _committed(out):
-        name, content = _name(step), {}
+    for step in folder.checkpoints():
+        name, content = folder.checkpoint(step), {}
         try:
             commit = read_json(out, f"{name}/{COMMIT}")
             content = {file: read_bytes(out, f"{name}/{file}") for file in commit["files"]}
@@ -73,22 +69,11 @@ def load_newest(folder: RunFolder, model: Model) -> LearnerState | None:
         if damaged:
             log.warning("checkpoint of step %d is damaged (%s): loading the previous one", step, ", ".join(damaged))
             continue
-        state = safetensors.numpy.load(content["state.safetensors"])
+        state = safetensors.numpy.load(content[STATE])
         versions = {int(k.removeprefix("version.")): v for k, v in state.items() if k.startswith("version.")}
-        versions[step] = model.flat_weights(safetensors.numpy.load(content["model.safetensors"]))
+        versions[step] = model.flat_weights(safetensors.numpy.load(content[WEIGHTS]))
         return LearnerState(step, versions, state["exp_avg"], state["exp_avg_sq"])
     return None
-
-
-def _name(step: int) -> str:
-    return f"{CHECKPOINTS}/step-{step:08d}"
-
-
-def _committed(out: fs.SubTreeFileSystem) -> list[int]:
-    """The steps that have a committed checkpoint, newest first."""
-    found = out.get_file_info(fs.FileSelector(CHECKPOINTS, allow_not_found=True))
-    steps = [int(info.base_name.removeprefix("step-")) for info in found if re.fullmatch(r"step-\d{8}", info.base_name)]
-    return sorted((step for step in steps if exists(out, f"{_name(step)}/{COMMIT}")), reverse=True)
 
 
 def _remove(out: fs.SubTreeFileSystem, name: str) -> None:

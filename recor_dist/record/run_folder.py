@@ -14,6 +14,7 @@ The folder of a sweep has sweep.json instead of run.json, and a journal and pict
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ ORDERS = "orders.json"
 JOURNAL = "metrics.jsonl"
 SWEEP = "sweep.json"
 CHECKPOINTS = "checkpoints"
+COMMIT, WEIGHTS, STATE = "checkpoint.json", "model.safetensors", "state.safetensors"  # the files of a checkpoint
 PICTURES = "pictures"
 REPLAY = "replay.html"
 MODEL = "model"
@@ -110,6 +112,20 @@ class RunFolder:
 
     def is_empty(self) -> bool:
         return not self.files.get_file_info(fs.FileSelector("", allow_not_found=True))
+
+    # its checkpoints
+
+    @staticmethod
+    def checkpoint(step: int) -> str:
+        """The name of a checkpoint's folder."""
+        return f"{CHECKPOINTS}/step-{step:08d}"
+
+    def checkpoints(self) -> list[int]:
+        """The steps that have a committed checkpoint, newest first."""
+        found = self.files.get_file_info(fs.FileSelector(CHECKPOINTS, allow_not_found=True))
+        names = [info.base_name for info in found if re.fullmatch(r"step-\d{8}", info.base_name)]
+        steps = [int(name.removeprefix("step-")) for name in names]
+        return sorted((s for s in steps if exists(self.files, f"{self.checkpoint(s)}/{COMMIT}")), reverse=True)
 
     # its results
 

@@ -1,7 +1,7 @@
 """Run folders, checkpoints and packaged models of version 0.1, made before the modules moved into layers, still work.
 
 layout_0.1.tar.xz holds a finished smoke run, the same run killed after its first checkpoint (`scale=smoke
-method.order_queries=2 checkpoint.every=6`), and the finished run as an MLflow model.
+method.order_queries=2 checkpoint.every=6`), and the finished run as an MLflow model, which carries the code of 0.1.
 """
 
 import json
