@@ -1,6 +1,7 @@
-"""The Ray shell around a worker: it takes a ticket and a reference to weights, and returns a receipt and a batch.
+"""The Ray shell around a worker: it takes a ticket and a reference to weights, and returns a receipt and a result.
 
-The batch stays in the object store of the actor's machine until the learner fetches it; the driver sees only receipts.
+The result, a batch or a gradient, stays in the object store of the actor's machine until the learner fetches it; the
+driver sees only receipts.
 """
 
 import os
@@ -62,11 +63,18 @@ class RolloutActor(RayMember):
         return self._computed(ticket.version, weights, lambda worker: worker.roll_out(ticket))
 
     @ray.method(num_returns=2)
+    def differentiate(
+        self, ticket: Ticket, weights: list[ray.ObjectRef], promised: bool = False
+    ) -> tuple[Receipt, Any]:
+        """With `promised`, it waits until the learner has published the weights."""
+        return self._computed(ticket.version, weights, lambda worker: worker.differentiate(ticket), promised)
+
+    @ray.method(num_returns=2)
     def evaluate(self, ticket: EvalTicket, weights: list[ray.ObjectRef]) -> tuple[Receipt, Any]:
         return self._computed(ticket.version, weights, lambda worker: worker.evaluate(ticket.split, ticket.group))
 
     def _computed(
-        self, version: int, weights: list[ray.ObjectRef], compute: Callable[[Worker], Any]
+        self, version: int, weights: list[ray.ObjectRef], compute: Callable[[Worker], Any], promised: bool = False
     ) -> tuple[Receipt, Any]:
         """Computes a ticket, and before that fetches its weights, unless it needs none or they are loaded already. The
         reference is in a list because Ray would always fetch a bare one."""
@@ -78,6 +86,10 @@ class RolloutActor(RayMember):
                 flat = ray.get(weights[0])
             except RayError as error:
                 raise WeightsLost(f"v_{version}") from error
+            if flat is None:  # they were promised, but the learner could not take all tickets of the step
+                raise WeightsLost(f"v_{version}, which is not published yet")
+            if promised:
+                began = time.perf_counter()  # waiting for the learner is not fetching
             self.worker.load(version, flat)
             pulled = flat.nbytes
         loaded = time.perf_counter()

@@ -4,6 +4,7 @@ The same ticket with the same weights gives the same bits on every worker, every
 """
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from data.shards import Dataset
 from recor_dist.core.config import Config
 from recor_dist.core.device import autocast
-from recor_dist.core.messages import EvalSums, Rows, Ticket
+from recor_dist.core.messages import EvalSums, Rows, Ticket, TicketGradient
 from recor_dist.core.rng import rng
 from recor_dist.model.decoding import Decoder
 from recor_dist.model.evaluation import evaluation_rng, pad_rows, score
@@ -27,10 +28,13 @@ class Worker:
         prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any],
         decoders: Mapping[str, Decoder],
         uses_weights: bool,
+        make_gradients: Callable[[Model], Callable[[Any], TicketGradient]],
     ) -> None:
-        """`decoders`: by name, the first one also for validation. `uses_weights`: True if `prepare` uses the model."""
+        """`decoders`: by name, the first one also for validation. `uses_weights`: True if `prepare` uses the model.
+        `make_gradients`: returns a function from a batch to its gradient with the model's weights at that time."""
         self.config, self.data, self.model = config, data, model
         self.prepare, self.decoders, self.uses_weights = prepare, decoders, uses_weights
+        self.make_gradients = make_gradients
         self.row_order = data.row_order(config.seed)
         self.version: int | None = None
 
@@ -48,6 +52,16 @@ class Worker:
         random = rng(self.config.seed, "rollout", ticket.step, ticket.group)
         with autocast(self.config):
             return self.prepare(self.config.method, self.model, rows, random, ticket.version)
+
+    @cached_property
+    def _gradient_of(self) -> Callable[[Any], TicketGradient]:
+        """Made when first needed: its buffer is as large as the weights."""
+        return self.make_gradients(self.model)
+
+    def differentiate(self, ticket: Ticket) -> TicketGradient:
+        """Rolls out a ticket and computes its gradient, with the weights of its step."""
+        assert self.version == ticket.step, f"the gradient of {ticket} needs v_{ticket.step}, not v_{self.version}"
+        return self._gradient_of(self.roll_out(ticket))
 
     def evaluate(self, split: str, index: int) -> dict[str, EvalSums]:
         """Scores evaluation ticket `index` of a split with the loaded weights, by decoder.

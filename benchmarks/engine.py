@@ -210,7 +210,7 @@ def main() -> None:
         config = configure(folder, *overrides)
         set_up_torch(config)
         with ray_session.session():
-            ray_session.start(cpus_wanted(config))
+            ray_session.start(cpus_wanted(config, config.actors.gradients is True))
             if overrides:
                 compare(" ".join(overrides), config)
                 return

@@ -1,8 +1,8 @@
 """The learner turns weights v_n and the tickets of step n into v_{n+1}, and keeps the versions that tickets may name.
 
-Tickets are taken in group order, one forward and backward each, all at once or as they arrive. Their gradients add up
-in one flat buffer, are divided once by the count of the whole step, and clipped; then the optimizer takes one step.
-Nothing else changes the weights.
+Tickets are taken in group order, all at once or as they arrive, with one forward and backward each, unless an actor has
+already computed the gradient. Their gradients add up in one flat buffer, are divided once by the count of the whole
+step, and clipped; then the optimizer takes one step. Nothing else changes the weights.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from learner.losses import LossSums
+from learner.gradients import Gradients, Loss
 from learner.optimizer import FlatAdamW, learning_rate
 from recor_dist.core.config import Config
-from recor_dist.core.device import autocast
+from recor_dist.core.messages import TicketGradient
 from recor_dist.core.setting import Mistake
 from recor_dist.model.transformer import Model
 
@@ -46,37 +46,40 @@ class Learner:
         config: Config,
         model: Model,
         steps: int,
-        loss: Callable[[Any, Model, Any, Any], LossSums],
+        loss: Loss,
         statistics: Statistics | None,
     ) -> None:
         """`statistics`, if given, sees all tickets of a step before the first backward; `loss` gets what it returns."""
         self.config, self.model, self.steps = config, model, steps
-        self.loss, self.statistics = loss, statistics
+        self.statistics = statistics
         self.step = 0
         self.taken = 0  # tickets of the current step whose gradients are in the buffer
         self.count = 0  # entries that their loss sums cover
         self.sums: dict[str, Any] = {}
         model.initialise(config.seed)
         self.versions = {0: model.weights()}
-        self.gradient = model.share_gradients()
-        self.optimizer = FlatAdamW(config.learner, model, self.gradient)
+        self.gradients = Gradients(config, model, loss)
+        self.optimizer = FlatAdamW(config.learner, model, self.gradients.flat)
 
     def update(self, batches: Sequence[Any]) -> dict[str, float]:
         """Learns from all tickets of the current step, in group order; returns the step's metrics."""
         self.take(batches)
         return self.finish()
 
-    def take(self, batches: Sequence[Any]) -> None:
-        """Adds the gradients of the current step's next tickets; with `statistics`, of all its tickets in one call."""
+    def take(self, tickets: Sequence[Any]) -> None:
+        """Adds the gradients of the current step's next tickets. A ticket is a batch, or a TicketGradient that an actor
+        computed with the weights of this step. With `statistics`, all tickets of a step must come in one call."""
         assert not (self.statistics and self.taken), "statistics are over a whole step"
         if not self.taken:
-            self.gradient.zero_()
+            self.gradients.flat.zero_()
             self.count, self.sums = 0, {}
-        statistics = self.statistics(self.config.method, batches) if self.statistics else None
-        for batch in batches:
-            with autocast(self.config):
-                part = self.loss(self.config.method, self.model, batch, statistics)
-            part.total.backward()
+        statistics = self.statistics(self.config.method, tickets) if self.statistics else None
+        for ticket in tickets:
+            if isinstance(ticket, TicketGradient):
+                self.gradients.add_computed(ticket.gradient)
+                part = ticket
+            else:
+                part = self.gradients.add(ticket, statistics)
             self.count += part.count
             for name, value in part.metrics.items():
                 self.sums[name] = self.sums.get(name, 0.0) + value
@@ -86,16 +89,16 @@ class Learner:
 
     def finish(self) -> dict[str, float]:
         """Ends the current step with the tickets taken so far; returns its metrics."""
-        count = max(1, self.count)
-        self.gradient.div_(count)
-        norm = float(torch.linalg.vector_norm(self.gradient))
+        count, gradient = max(1, self.count), self.gradients.flat
+        gradient.div_(count)
+        norm = float(torch.linalg.vector_norm(gradient))
         if not math.isfinite(norm):
             raise Mistake(
                 f"learner.lr={self.config.learner.lr}: the gradient of step {self.step} is not finite; "
                 "try a lower learning rate"
             )
         if norm > self.config.learner.clip:
-            self.gradient.mul_(self.config.learner.clip / norm)
+            gradient.mul_(self.config.learner.clip / norm)
         rate = learning_rate(self.config.learner, self.step, self.steps)
         self.optimizer.step(rate)
         self.step, self.taken = self.step + 1, 0

@@ -12,11 +12,12 @@ from actors.rollout import rollout
 from actors.worker import Worker
 from data.shards import Dataset
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
+from learner.gradients import Gradients, Loss
 from learner.learner import Learner, Statistics
-from learner.losses import LossSums, recor_loss, recor_statistics
+from learner.losses import recor_loss, recor_statistics
 from recor_dist.core.config import Config
 from recor_dist.core.device import set_up_torch
-from recor_dist.core.messages import Rows, Shape
+from recor_dist.core.messages import Rows, Shape, TicketGradient
 from recor_dist.model.decoding import Decoder, generate, generate_in_random_order, generate_left_to_right
 from recor_dist.model.denoising import mdm_decoders
 from recor_dist.model.transformer import Model
@@ -24,12 +25,13 @@ from recor_dist.model.transformer import Model
 
 @dataclass(frozen=True)
 class Method:
-    """`prepare` runs on actors, `loss` on the learner, ticket by ticket as they arrive. If `statistics` returns a
-    function, that function sees all tickets of a step before the first loss, and the learner waits for them."""
+    """`prepare` runs on actors, `loss` on the learner or, if they compute gradients, on actors, too. If `statistics`
+    returns a function, that function sees all tickets of a step before the first loss, and the learner waits for
+    them."""
 
     # method, model, rows, random, version -> batch
     prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any]
-    loss: Callable[[Any, Model, Any, Any], LossSums]  # method, model, batch, statistics
+    loss: Loss
     decoders: Callable[[Any], dict[str, Decoder]]  # method -> decoders by name; the first gives the headline metrics
     uses_weights: bool  # False: `prepare` ignores the model, and a ticket may be computed with any weights
     statistics: Callable[[Any], Statistics | None] = lambda _: (
@@ -87,15 +89,26 @@ def make_worker(config: Config, data: Dataset) -> Worker:
     set_up_torch(config)
     method = METHODS[config.method.name]
     model, decoders = build_model(config, data.shape), method.decoders(config.method)
-    return Worker(config, data, model, method.prepare, decoders, method.uses_weights)
+
+    def make_gradients(model: Model) -> Callable[[Any], TicketGradient]:
+        return Gradients(config, _for_training(config, model), method.loss).of
+
+    return Worker(config, data, model, method.prepare, decoders, method.uses_weights, make_gradients)
+
+
+def _for_training(config: Config, model: Model) -> Model:
+    """The model itself, or with learner.compile, a compiled one with the same weights: rollouts, with their caches, are
+    not compiled."""
+    if not config.learner.compile:
+        return model
+    compiled = model.twin()
+    for block in compiled.blocks:  # every method's forward goes through the blocks
+        block.compile()
+    return compiled
 
 
 def make_learner(config: Config, shape: Shape, steps: int) -> Learner:
     """Sets up torch and returns the learner of a run with this many steps."""
     set_up_torch(config)
-    method, model = METHODS[config.method.name], build_model(config, shape)
-    if config.learner.compile:
-        # Every method's forward goes through the blocks. Actors, with their caches, are not compiled.
-        for block in model.blocks:
-            block.compile()
+    method, model = METHODS[config.method.name], _for_training(config, build_model(config, shape))
     return Learner(config, model, steps, method.loss, method.statistics(config.method))

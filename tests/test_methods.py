@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +14,15 @@ from actors.worker import Worker
 from data.prepare import open_data
 from data.tasks import task_of
 from recor_dist.core.config import SCHEMAS, Config
-from recor_dist.core.messages import Ticket
+from recor_dist.core.messages import Ticket, TicketGradient
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
-from recor_dist.methods import METHODS, build_model
+from recor_dist.methods import METHODS, build_model, make_learner, make_worker
 from tests.engine.test_loop import run_until_killed
 
 Configure = Callable[..., Config]
 ROOT = Path(__file__).parent.parent
+NO_GRADIENTS: Any = None  # these tests compute none
 EVERY = [*([name] for name in METHODS), ["mdm", "method.suffix=true"], ["ar_gt", "method.order_queries=2"]]
 
 
@@ -31,8 +34,9 @@ def test_every_method_has_a_schema() -> None:
     assert set(METHODS) == set(SCHEMAS["method"])
 
 
-KILLED = [  # pairs of runs; the two variants behave as their methods
-    pytest.param(method, id=" ".join(method), marks=pytest.mark.slow if method[1:] else []) for method in EVERY
+KILLED = [  # pairs of runs; one with weights in its tickets and one without are enough for every change
+    pytest.param(method, id=" ".join(method), marks=[] if method in (["recor"], ["mdm"]) else pytest.mark.slow)
+    for method in EVERY
 ]
 
 
@@ -53,14 +57,40 @@ def test_every_method_gives_the_same_result_if_killed_and_resumed(
 
 
 @pytest.mark.parametrize("method", EVERY, ids=" ".join)
+def test_gradients_computed_by_workers_give_the_bits_of_the_learners_own(
+    method: list[str], config_in: Configure
+) -> None:
+    """Two steps of three tickets, computed by two workers that evaluate in between, and added in group order."""
+    config = config_in(*overrides_of(method), "device=cpu", "precision=float32", "lag=0")
+    data = open_data(config, task_of(config))
+    alone, adding = (make_learner(config, data.shape, 10) for _ in range(2))
+    workers = [make_worker(config, data) for _ in range(2)]
+    for step in range(2):
+        tickets = [Ticket(step, group, step) for group in range(3)]
+        gradients: dict[Ticket, TicketGradient] = {}
+        for index, ticket in enumerate(reversed(tickets)):
+            worker = workers[index % 2]
+            worker.load(step, adding.versions[step])
+            worker.evaluate("val", 0)
+            part = worker.differentiate(ticket)
+            gradients[ticket] = replace(part, gradient=part.gradient.copy())
+            gradients[ticket].gradient.setflags(write=False)  # as it comes out of the object store
+        adding.take([gradients[tickets[0]]])
+        adding.take([gradients[ticket] for ticket in tickets[1:]])
+        workers[0].load(step, alone.versions[step])
+        assert adding.finish() == alone.update([workers[0].roll_out(ticket) for ticket in tickets])
+        assert adding.versions[step + 1].tobytes() == alone.versions[step + 1].tobytes()
+        assert adding.versions[step + 1].tobytes() != workers[0].model.weights().tobytes(), "it has learned something"
+
+
+@pytest.mark.parametrize("method", EVERY, ids=" ".join)
 def test_a_ticket_and_an_evaluation_are_the_same_on_every_worker(method: list[str], config_in: Configure) -> None:
     config = config_in(*overrides_of(method), "device=cpu", "precision=float32")
     data, row = open_data(config, task_of(config)), METHODS[method[0]]
     workers = []
     for _ in range(2):
-        model = build_model(config, data.shape)
-        model.initialise(3)
-        worker = Worker(config, data, model, row.prepare, row.decoders(config.method), row.uses_weights)
+        worker = make_worker(config, data)
+        worker.model.initialise(3)
         worker.version = 0
         workers.append(worker)
     workers[1].roll_out(Ticket(9, 0, 0))  # earlier tickets must not matter
@@ -85,7 +115,7 @@ def test_a_ticket_and_an_evaluation_are_the_same_on_every_worker(method: list[st
 def test_a_method_without_weights_never_uses_the_model(name: str, config_in: Configure) -> None:
     config = config_in(f"method={name}", "device=cpu", "precision=float32")
     data = open_data(config, task_of(config))
-    worker = Worker(config, data, None, METHODS[name].prepare, {}, uses_weights=False)
+    worker = Worker(config, data, None, METHODS[name].prepare, {}, False, NO_GRADIENTS)
     batch = worker.roll_out(Ticket(5, 1, 3))
     assert batch.version == 3
     assert len(batch.prompts) == config.rollout_size
@@ -95,7 +125,7 @@ def test_a_ticket_of_a_method_with_weights_is_refused_without_them(config_in: Co
     config = config_in("device=cpu", "precision=float32")
     data = open_data(config, task_of(config))
     model = build_model(config, data.shape)
-    worker = Worker(config, data, model, METHODS["recor"].prepare, {}, uses_weights=True)
+    worker = Worker(config, data, model, METHODS["recor"].prepare, {}, True, NO_GRADIENTS)
     with pytest.raises(AssertionError, match="does not match the loaded weights"):
         worker.roll_out(Ticket(0, 0, 0))
 
@@ -135,7 +165,7 @@ def test_ar_gt_follows_the_order_given_with_the_rows(tmp_path: Path, config_in: 
 def test_ar_gt_follows_the_solver_of_a_puzzle(task: str, config_in: Configure) -> None:
     config = config_in(f"task={task}", "method=ar_gt", "device=cpu", "precision=float32")
     data = open_data(config, task_of(config))
-    worker = Worker(config, data, None, METHODS["ar_gt"].prepare, {}, uses_weights=False)
+    worker = Worker(config, data, None, METHODS["ar_gt"].prepare, {}, False, NO_GRADIENTS)
     batch, rows = worker.roll_out(Ticket(0, 0, 0)), data.take(worker.row_order, 0, config.rollout_size)
     assert (batch.order == rows.orders).all()
     assert (batch.tokens == np.take_along_axis(rows.responses, rows.orders.astype(np.int64), axis=1)).all()

@@ -87,9 +87,10 @@ def test_scale_auto_prints_its_choice_and_the_reason(tmp_path: Path) -> None:
     assert "scale=auto chose laptop: no GPU that torch can use" in done.stderr
 
 
+@pytest.mark.slow  # starts the command five times; tests/cluster/test_faults.py stops and resumes a run, too
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],  # starts the command five times
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
 )
 def test_a_stopped_command_leaves_a_checkpoint_and_resumes(number: int, code: int, tmp_path: Path) -> None:
     overrides = ["epochs=10", "out=stopped", "checkpoint.every=1000"]

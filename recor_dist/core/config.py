@@ -84,9 +84,19 @@ class ActorsConfig:
         choices=("auto",),
         placement=True,
     )
+    gradients: bool | str = setting(
+        "auto",
+        "actors also compute gradients, which the learner only adds; auto decides by the size of the cluster, the step "
+        "and the model",
+        choices=("auto", "true", "false"),
+        placement=True,
+    )
     num_cpus: float | None = setting(None, "CPUs per actor; null means `threads`", at_least=0, placement=True)
     num_gpus: float | None = setting(
-        None, "GPUs per actor, may be a fraction; null means 1 if device=cuda, else 0", at_least=0, placement=True
+        None,
+        "GPUs per actor, may be a fraction; null means 1 if device=cuda (0.9 with actors.gradients), else 0",
+        at_least=0,
+        placement=True,
     )
 
 
@@ -124,9 +134,14 @@ class LearnerConfig:
     beta2: float = setting(0.999, "beta2 of AdamW", at_least=0, below=1)
     clip: float = setting(1.0, "maximum norm of the gradient", above=0)
     compile: bool = setting(False, "use torch.compile; pays off on a GPU, after a slow first step", newer=True)
-    num_cpus: float | None = setting(None, "CPUs with engine=ray; null means `threads`", at_least=0, placement=True)
+    num_cpus: float | None = setting(
+        None, "CPUs with engine=ray; null means `threads` (0 with actors.gradients)", at_least=0, placement=True
+    )
     num_gpus: float | None = setting(
-        None, "GPUs with engine=ray; null means 1 if device=cuda, else 0", at_least=0, placement=True
+        None,
+        "GPUs with engine=ray; null means 1 if device=cuda (0.1 with actors.gradients), else 0",
+        at_least=0,
+        placement=True,
     )
 
 

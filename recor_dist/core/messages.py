@@ -59,7 +59,7 @@ class Receipt:
     moved_seconds: float  # spent fetching weights or batches before that
     moved_bytes: int
     metrics: dict[str, float] | None = None  # of a learner step, empty until its last tickets; None: none taken
-    lost: tuple[int, ...] = ()  # groups whose batches are gone, so the learner took none of the tickets
+    lost: tuple[int, ...] = ()  # groups whose results are gone, so the learner took none of the tickets
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,15 @@ class MaskedBatch:
     responses: np.ndarray  # (R, M) unsigned
     masked: np.ndarray  # (R, M) bool: True where a token is hidden
     times: np.ndarray  # (R,) int32: t of each row, 0..T-1
+
+
+@dataclass(frozen=True)
+class TicketGradient:
+    """What a ticket adds to its step, if an actor also computes its gradient (`actors.gradients`)."""
+
+    gradient: np.ndarray  # flat float32, laid out like the weights: of the loss summed over `count` entries
+    count: int
+    metrics: dict[str, np.float32]  # sums to report
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,9 @@ def start(cpus: float) -> None:
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
     # By default the learner would yield to the driver and to Ray's own processes.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # Small weights and gradients come with the calls: the object store takes milliseconds for each, and on one machine
+    # it saves no copy. Ray's own limit is 100 KB.
+    os.environ.setdefault("RAY_max_direct_call_object_size", "1000000")
     here = len(os.sched_getaffinity(0))
     if cpus > here:
         log.info("the run requests %g CPUs and this machine has %d: its processes share them", cpus, here)

@@ -12,12 +12,12 @@ class Call:
     """A call of a remote method that an actor or the learner has yet to answer."""
 
     member: str
-    method: str  # hello, watch, begin, roll_out, evaluate, update
+    method: str  # hello, watch, begin, roll_out, differentiate, evaluate, update
 
 
 @dataclass(frozen=True)
 class TicketCall(Call):
-    """`roll_out` or `evaluate` of an actor. The receipt answers the call; the batch or the sums come with it."""
+    """`roll_out`, `differentiate` or `evaluate` of an actor. The receipt answers the call; the result comes with it."""
 
     ticket: Work
     answer: ray.ObjectRef
@@ -28,6 +28,7 @@ class UpdateCall(Call):
     """`update` of the learner. The receipt answers the call; the rest comes with the last tickets of a step."""
 
     part: Learn
+    results: tuple[ray.ObjectRef, ...]  # of its tickets
     weights: ray.ObjectRef  # v_{step + 1}
     state: ray.ObjectRef  # if a checkpoint is due
     issued: float  # when, in seconds
@@ -52,8 +53,10 @@ class Calls:
     def forget(self, member: str) -> None:
         self.pending = {ref: call for ref, call in self.pending.items() if call.member != member}
 
-    def updates(self) -> list[ray.ObjectRef]:
-        return [ref for ref, call in self.pending.items() if isinstance(call, UpdateCall)]
+    def updates_before(self, step: int) -> list[ray.ObjectRef]:
+        """Calls of `update` with tickets of earlier steps."""
+        pending = self.pending.items()
+        return [ref for ref, call in pending if isinstance(call, UpdateCall) and call.part.step < step]
 
     def wait(self, seconds: float) -> list[ray.ObjectRef]:
         """Waits for an answer, at most this long; returns all that have arrived."""

@@ -44,7 +44,7 @@ ROUND = 2.0  # seconds between two checks of the cluster
 PATIENCE_WITH_PLACEMENT = 20.0  # seconds until a process that Ray has not placed is reported
 
 # The engine replaces dead processes itself because it knows what was lost; Ray would restart them without their state.
-_OPTIONS = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"watch": 1}}
+_OPTIONS = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"watch": 1, "state": 1}}
 # Any, like their handles, because Ray makes the methods `remote` and `options` at run time.
 RemoteActor: Any = ray.remote(**_OPTIONS)(RolloutActor)
 RemoteLearner: Any = ray.remote(**_OPTIONS)(LearnerActor)
@@ -80,10 +80,12 @@ class Crew:
         config: Config,
         data: Dataset,
         steps: int,
+        gradients: bool,
         calls: Calls,
         check_machine: Callable[[Fingerprint], Fingerprint],
     ) -> None:
-        self.config, self.data, self.steps = config, data, steps
+        """`gradients`: actors compute them, so the learner needs little for itself."""
+        self.config, self.data, self.steps, self.gradients = config, data, steps, gradients
         self.calls, self.check_machine = calls, check_machine
         self.node = ray.get_runtime_context().get_node_id()
         self.members: dict[str, Member] = {}
@@ -119,13 +121,15 @@ class Crew:
 
     def start_actor(self) -> Handle:
         make = partial(make_worker, self.config)
-        return RemoteActor.options(**actor_resources(self.config)).remote(partial(fingerprint, self.config), make)
+        return RemoteActor.options(**actor_resources(self.config, self.gradients)).remote(
+            partial(fingerprint, self.config), make
+        )
 
     def start_learner(self) -> Handle:
         make = partial(make_learner, self.config, self.data.shape, self.steps)
         # Next to the driver if there is room: losing that node ends the run anyway, and workers may be spot machines.
         here = NodeAffinitySchedulingStrategy(self.node, soft=True, _spill_on_unavailable=True)
-        options = {**learner_resources(self.config), "scheduling_strategy": here}
+        options = {**learner_resources(self.config, self.gradients), "scheduling_strategy": here}
         return RemoteLearner.options(**options).remote(partial(fingerprint, self.config), make)
 
     def hire_learner(self, state: LearnerState, now: float) -> None:
@@ -138,7 +142,7 @@ class Crew:
 
     def _hire_actors(self, now: float) -> None:
         count, hello = self.config.actors.count, self.learner.hello
-        wanted = count if isinstance(count, int) else room_for_actors(self.config, hello)
+        wanted = count if isinstance(count, int) else room_for_actors(self.config, self.gradients, hello)
         if now < self.hire_again_at or (hello is None and self.lives > 1):  # a new learner is placed first
             return
         for _ in range(wanted - len(self.actors())):
@@ -288,7 +292,7 @@ class Crew:
             "%d of %d actors have not started yet: each needs %s, and the cluster has %s; continuing with %d",
             len(overdue),
             of,
-            in_words(actor_resources(self.config)),
+            in_words(actor_resources(self.config, self.gradients)),
             cluster_in_words(),
             at_work,
         )
@@ -301,7 +305,8 @@ class Crew:
                 f"because of: {self.last_failure}"
             )
         raise Mistake(
-            f"{join}: no actor began in that time: each needs {in_words(actor_resources(self.config))}, the cluster "
+            f"{join}: no actor began in that time: each needs "
+            f"{in_words(actor_resources(self.config, self.gradients))}, the cluster "
             f"has {cluster_in_words()}, and {len(self.turned_away)} actors were turned away because their machine "
             "differs from the learner's; add nodes, or ask for less (actors.num_cpus, actors.num_gpus, "
             "learner.num_gpus; fractions are allowed)"
@@ -312,6 +317,6 @@ class Crew:
         if self.learner.hello is None:
             raise Mistake(
                 f"deadline.join={self.config.deadline.join:g}: the learner did not start in that time: it needs "
-                f"{in_words(learner_resources(self.config))}, and the cluster has {cluster_in_words()}; "
-                "add a node, or ask for less (learner.num_cpus, learner.num_gpus)"
+                f"{in_words(learner_resources(self.config, self.gradients))}, and the cluster has "
+                f"{cluster_in_words()}; add a node, or ask for less (learner.num_cpus, learner.num_gpus)"
             )

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class Learning:
-    """Batches on their way to the learner, and the versions of the weights that it has published, all by reference.
+    """Results of tickets on their way to the learner, batches or gradients, and the versions of the weights that it has
+    published, all by reference.
 
     It promises:
     - the learner's answers count in the order of its calls, even if Ray delivers them in another;
@@ -36,10 +37,11 @@ class Learning:
     ) -> None:
         self.config, self.steps = config, steps
         self.pool, self.crew, self.calls, self.evaluations, self.meter = pool, crew, calls, evaluations, meter
-        self.batches: dict[Ticket, ray.ObjectRef] = {}  # finished tickets of steps that are not taken yet
+        self.results: dict[Ticket, ray.ObjectRef] = {}  # of tickets that are issued or finished, and not taken yet
         self.weights: dict[int, ray.ObjectRef] = {}  # published versions that a ticket may still name
         self.early: dict[Learn, tuple[UpdateCall, Receipt]] = {}  # answers that overtook an earlier one
-        self.deadline = math.inf  # for the learner's next answer, if one is awaited
+        self.starting = False  # the learner has not begun
+        self.deadline = math.inf  # for it to start, or for its next answer, if it has what it needs
         self.free_at = 0.0  # when it began, or last finished tickets
         self.losses = 0  # of learners since `furthest`
         self.furthest = pool.learned
@@ -50,7 +52,7 @@ class Learning:
         self.early.clear()
         self.weights = {version: ray.put(flat) for version, flat in state.versions.items()}
         self.crew.hire_learner(state, now)
-        self.deadline = now + self.config.deadline.join
+        self.starting, self.deadline = True, now + self.config.deadline.join
 
     def greeted(self, now: float) -> None:
         """Ray has placed the learner, which now loads its state."""
@@ -58,8 +60,8 @@ class Learning:
 
     def began(self, now: float) -> None:
         """The learner has loaded its state and works on what it has in hand."""
-        self.deadline = now + self.config.deadline.answer if self.pool.in_hand else math.inf
-        self.free_at = now
+        self.starting, self.deadline, self.free_at = False, math.inf, now
+        self._watch(now)
 
     def lost(self, cause: str) -> None:
         self.losses += 1
@@ -68,28 +70,40 @@ class Learning:
                 f"the learner was lost {DEATHS} times before step {self.furthest + 1}; the last time: {cause}"
             )
 
+    def _watch(self, now: float) -> None:
+        """The learner's time for an answer starts when it has what it needs."""
+        if not self.starting and self.deadline == math.inf and self.pool.learner_busy():
+            self.deadline = now + self.config.deadline.answer
+            self.free_at = max(self.free_at, now)
+
     def is_late(self, now: float) -> bool:
         return now > self.deadline
 
     # --- tickets -----------------------------------------------------------------------------------------------------
 
-    def finished(self, ticket: Ticket, batch: ray.ObjectRef) -> None:
-        """An actor has rolled out a ticket."""
-        self.batches[ticket] = batch
+    def issued(self, ticket: Ticket, result: ray.ObjectRef) -> None:
+        """An actor was given a ticket."""
+        self.results[ticket] = result
+
+    def finished(self, ticket: Ticket, result: ray.ObjectRef) -> None:
+        """An actor has computed a ticket."""
+        self.results[ticket] = result
+        self._watch(time.monotonic())
 
     def learn(self, part: Learn) -> None:
         """Has the learner take tickets of a step."""
         now = time.monotonic()
-        batches = [self.batches[ticket] for ticket in self.pool.tickets(part.step)[part.first : part.end]]
+        results = tuple(self.results[ticket] for ticket in self.pool.tickets_of(part))
         last, with_state = part.end == self.pool.groups, self._checkpoint_after(part)
         update = self.crew.learner.handle.update
-        receipt, weights, state = update.remote(part.step, part.first, batches, last=last, with_state=with_state)
-        self.calls.add(receipt, UpdateCall(LEARNER, "update", part, weights, state, now))
-        if self.deadline == math.inf:  # else it is still starting, which has its own deadline
-            self.deadline = now + self.config.deadline.answer
+        receipt, weights, state = update.remote(part.step, part.first, results, last=last, with_state=with_state)
+        self.calls.add(receipt, UpdateCall(LEARNER, "update", part, results, weights, state, now))
+        if last and self.pool.promises:
+            self.weights[part.step + 1] = weights
+        self._watch(now)
 
     def learned(self, call: UpdateCall, receipt: Receipt, now: float) -> Iterator[Event]:
-        """The learner has taken tickets, or found that the batch of one is lost; yields the steps that are complete.
+        """The learner has taken tickets, or found that the result of one is lost; yields the steps that are complete.
         Raises RayError if a checkpoint's state was lost with the learner."""
         part = call.part
         if receipt.metrics is None and not receipt.lost:
@@ -99,16 +113,17 @@ class Learning:
             return
         self.deadline = math.inf
         if receipt.lost:
-            self._batches_lost(part.step, receipt.lost)
+            self._results_lost(call, receipt.lost)
             return
         patience, state = self.config.deadline.answer, None
         if self._checkpoint_after(part):
             state = self.with_unevaluated(ray.get(call.state, timeout=patience), patience)
         self.meter.took(receipt, now - max(call.issued, self.free_at))
         self.pool.took()
+        for ticket in self.pool.tickets_of(part):  # at once, because gradients take as much room as weights
+            del self.results[ticket]
         self.free_at = now
-        if self.pool.in_hand:
-            self.deadline = now + patience
+        self._watch(now)
         if part.end == self.pool.groups:
             yield self._stepped(part.step + 1, call.weights, receipt)
         if state:
@@ -119,8 +134,6 @@ class Learning:
     def _stepped(self, version: int, weights: ray.ObjectRef, receipt: Receipt) -> Stepped:
         """The learner has taken the last tickets of a step and published its weights."""
         assert receipt.metrics is not None
-        for ticket in self.pool.tickets(version - 1):
-            del self.batches[ticket]
         self.weights[version] = weights
         if version > self.furthest:
             self.furthest, self.losses = version, 0
@@ -132,13 +145,14 @@ class Learning:
     def _checkpoint_after(self, part: Learn) -> bool:
         return part.end == self.pool.groups and checkpoint_due(self.config, part.step + 1, self.steps)
 
-    def _batches_lost(self, step: int, groups: Sequence[int]) -> None:
-        """Finished tickets of a step were lost with their node."""
+    def _results_lost(self, call: UpdateCall, groups: Sequence[int]) -> None:
+        """Tickets of a step have no result: it was lost with its node, or their actor failed."""
         for group in groups:
-            ticket = self.pool.tickets(step)[group]
-            log.warning("the batch of %s was lost with its node; reissuing it", ticket)
-            self.pool.ticket_lost(ticket)
-            del self.batches[ticket]
+            ticket = self.pool.tickets(call.part.step)[group]
+            again = self.results[ticket] != call.results[group - call.part.first]  # reissued in the meantime
+            if ticket in self.pool.finished and not again:
+                log.warning("the result of %s was lost with its node; reissuing it", ticket)
+            self.pool.ticket_lost(ticket, again)
 
     # --- weights -----------------------------------------------------------------------------------------------------
 

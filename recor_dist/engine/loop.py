@@ -77,7 +77,9 @@ def train(config: Config, follow: Follow = lambda out, journal: None) -> dict[st
     with ExitStack() as stack:
         if config.engine == "ray":
             from recor_dist.core import ray_session  # here, so that engine=local does not wait for Ray's import
+            from recor_dist.engine.gradient_mode import check_gradients
 
+            check_gradients(config)
             stack.enter_context(ray_session.session())
             resolve_device(config, ray_session.device_of_cluster(config) if ray_session.connect() else None)
         else:
@@ -222,7 +224,7 @@ def _engine(
     from recor_dist.engine.ray_engine import RayEngine
 
     if not ray_session.connect():
-        ray_session.start(cpus_wanted(config))
+        ray_session.start(cpus_wanted(config, config.actors.gradients is True))
     return RayEngine(config, data, steps, state, unevaluated, restore, check)
 
 

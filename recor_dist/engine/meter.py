@@ -30,7 +30,9 @@ class Totals:
 @dataclass
 class Meter:
     batch_size: int
+    groups: int  # tickets per step
     lag: int
+    gradients: bool  # actors compute them, and the learner adds them
     now: float
     whole: Totals = field(default_factory=Totals)  # since the engine started
     step: Totals = field(default_factory=Totals)  # since the last step
@@ -56,8 +58,9 @@ class Meter:
                 totals.pulls += 1
 
     def took(self, receipt: Receipt, seconds: float) -> None:
-        """The learner has taken tickets, which took this many seconds as seen by the driver."""
-        work = receipt.seconds + receipt.moved_seconds
+        """The learner has taken tickets, this many seconds after it had all it needs, as seen by the driver. Its own
+        time for fetching them may include waiting for them."""
+        work = min(receipt.seconds + receipt.moved_seconds, max(receipt.seconds, seconds))
         for totals in (self.whole, self.step):
             totals.moved += receipt.moved_bytes
             totals.learning += work
@@ -83,6 +86,8 @@ class Meter:
     def advice(self) -> str:
         """Which side was the bottleneck, and what to change."""
         starved, idle = self.whole.starved_share(), self.whole.idle_share()
+        if self.gradients:
+            return self._advice_with_gradients(1 - starved, idle)
         shares = f"the learner waited {starved:.0%} of the time, the actors {idle:.0%}"
         if min(starved, idle) > 0.15:
             remedy = "a larger lag" if self.lag else "lag=1 (which changes the result)"
@@ -98,3 +103,20 @@ class Meter:
             )
             return f"{shares}: the learner is the bottleneck{spare}; give it a faster device"
         return f"{shares}: both are busy"
+
+    def _advice_with_gradients(self, adding: float, idle: float) -> str:
+        """The actors do all the work. What they wait for is the learner, or each other at the end of a step."""
+        shares = f"the actors waited {idle:.0%} of the time, the learner added gradients {adding:.0%}"
+        actors = self.whole.most_present
+        if idle > 0.15 and adding > 0.5 * idle:
+            return (
+                f"{shares}: adding gradients and publishing weights is the bottleneck; try a larger rollout_size "
+                "(which changes the result), or fewer actors"
+            )
+        if idle > 0.15 and self.groups % actors:
+            return (
+                f"{shares}: {self.groups} tickets per step leave some of {actors} actors without work at its end; try "
+                "a number of actors that divides it, or a smaller rollout_size (which changes the result)"
+            )
+        more = "add actors (actors.count, or more nodes)" if actors < self.groups else "each has one ticket per step"
+        return f"{shares}: the actors are busy; {more}"

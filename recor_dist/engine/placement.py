@@ -1,5 +1,6 @@
 """What actors and the learner request from a cluster, how many actors fit on it, and how to kill a process there."""
 
+import math
 import os
 import signal
 
@@ -10,42 +11,66 @@ from recor_dist.core.config import Config
 from recor_dist.core.messages import Hello
 
 
-def actor_resources(config: Config) -> dict[str, float]:
-    return _resources(config, config.actors.num_cpus, config.actors.num_gpus)
+def actor_resources(config: Config, gradients: bool) -> dict[str, float]:
+    """`gradients`: actors compute them, and the learner adds them."""
+    return _resources(config, config.actors.num_cpus, config.actors.num_gpus, 1.0, 0.9 if gradients else 1.0)
 
 
-def learner_resources(config: Config) -> dict[str, float]:
-    return _resources(config, config.learner.num_cpus, config.learner.num_gpus)
+def learner_resources(config: Config, gradients: bool) -> dict[str, float]:
+    """A learner that only adds works while the actors wait for it, so they share a core, or a GPU."""
+    shares = (0.0, 0.1) if gradients else (1.0, 1.0)
+    return _resources(config, config.learner.num_cpus, config.learner.num_gpus, *shares)
 
 
-def _resources(config: Config, cpus: float | None, gpus: float | None) -> dict[str, float]:
+def _resources(
+    config: Config, cpus: float | None, gpus: float | None, share_of_threads: float, share_of_gpu: float
+) -> dict[str, float]:
     return {
-        "num_cpus": config.threads if cpus is None else cpus,
-        "num_gpus": float(config.device == "cuda") if gpus is None else gpus,
+        "num_cpus": config.threads * share_of_threads if cpus is None else cpus,
+        "num_gpus": share_of_gpu * (config.device == "cuda") if gpus is None else gpus,
     }
 
 
-def cpus_wanted(config: Config) -> float:
+def cpus_wanted(config: Config, gradients: bool) -> float:
     """CPUs that the learner and all actors of a run request; with actors.count=auto, one actor."""
     count = config.actors.count if isinstance(config.actors.count, int) else 1
-    return learner_resources(config)["num_cpus"] + count * actor_resources(config)["num_cpus"]
+    return learner_resources(config, gradients)["num_cpus"] + count * actor_resources(config, gradients)["num_cpus"]
 
 
-def room_for_actors(config: Config, learner: Hello | None) -> int:
+def actors_expected(config: Config, gradients: bool) -> int:
+    """How many actors the run will have on the cluster as it is now."""
+    count = config.actors.count
+    return count if isinstance(count, int) else room_for_actors(config, gradients, None)
+
+
+def room_for_actors(config: Config, gradients: bool, learner: Hello | None) -> int:
     """How many actors fit next to the learner. Until Ray has placed it, as many as fit wherever it ends up."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    each, taken = actor_resources(config), learner_resources(config)
+    each, taken = actor_resources(config, gradients), learner_resources(config, gradients)
 
     def fit(node: dict, with_learner: bool) -> int:
-        fits = [
-            (node["Resources"].get(kind, 0.0) - (taken[key] if with_learner else 0.0)) / each[key]
-            for kind, key in (("CPU", "num_cpus"), ("GPU", "num_gpus"))
-            if each[key]
-        ]
-        return max(0, int(min(fits) + 1e-9)) if fits else 1
+        fits = []
+        if each["num_cpus"]:
+            left = node["Resources"].get("CPU", 0.0) - taken["num_cpus"] * with_learner
+            fits.append(int(left / each["num_cpus"] + 1e-9))
+        if each["num_gpus"]:
+            fits.append(
+                _fit_on_gpus(node["Resources"].get("GPU", 0.0), each["num_gpus"], taken["num_gpus"] * with_learner)
+            )
+        return max(0, min(fits, default=1))
 
     homes = [learner.node] if learner else [node["NodeID"] for node in nodes]
     return max(1, min((sum(fit(node, node["NodeID"] == home) for node in nodes) for home in homes), default=1))
+
+
+def _fit_on_gpus(gpus: float, each: float, taken: float) -> int:
+    """A share of a GPU is always of a single one, so 0.9 fits once on each and not 2 times on 2.5."""
+    if each >= 1 or taken >= 1:
+        gpus, taken = gpus - math.ceil(taken), 0.0
+    if each >= 1:
+        return int(gpus / each)
+    shared = int((1 - taken) / each + 1e-9) if taken and gpus >= 1 else 0
+    return shared + int(gpus - bool(taken)) * int(1 / each + 1e-9)
 
 
 def in_words(resources: dict[str, float]) -> str:

@@ -3,10 +3,11 @@
         ┌────────────────────────────── driver ──────────────────────────────┐
         │  Pool.decide ──► Issue, Learn, Drop        receipts ──► Pool, Meter │
         └──────┬──────────────────┬──────────────────────▲───────────────────┘
-       tickets │       references │ to batches           │ small numbers
+       tickets │       references │ to results           │ small numbers
                ▼                  ▼                      │
         RolloutActor ──────► LearnerActor ───────────────┤
-               ▲   batches, through the object store     │
+               ▲   batches or gradients,                 │
+               │   through the object store              │
                └──────── a reference to v_n ◄────────────┘
 
 The pool decides who computes what (actors/pool.py), the crew hires and replaces processes (crew.py), evaluations are
@@ -39,6 +40,7 @@ from recor_dist.engine.calls import Call, Calls, TicketCall, UpdateCall
 from recor_dist.engine.crew import LEARNER, Crew, Member
 from recor_dist.engine.evaluations import Evaluations
 from recor_dist.engine.events import Checkpoint, Event, RunFailed
+from recor_dist.engine.gradient_mode import choose_gradients, tickets_in_store
 from recor_dist.engine.learning import Learning
 from recor_dist.engine.meter import Meter
 from recor_dist.methods import METHODS
@@ -46,6 +48,7 @@ from recor_dist.methods import METHODS
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds to wait for an answer before looking at the clock again
 AHEAD = 3  # extra steps in flight if tickets need no weights
+SMALL = 4_000_000  # numbers; the learner adds them in a millisecond or two
 
 
 class RayEngine:
@@ -68,15 +71,14 @@ class RayEngine:
         """`restore` returns the last checkpoint; `check_machine` refuses or records the learner's fingerprint and
         returns the one that actors must have."""
         self.config, self.steps, self.restore = config, steps, restore
-        groups = config.batch_size // config.rollout_size
-        method = METHODS[config.method.name]
-        self.uses_weights = method.uses_weights
-        ahead, whole = 0 if self.uses_weights else AHEAD, method.statistics(config.method) is not None
-        self.pool = Pool(steps, groups, config.lag, config.deadline.answer, ahead, whole, learned=state.step)
+        weights = state.versions[state.step].size
+        self.gradients = choose_gradients(config, data.shape, weights)
+        self.uses_weights = self.gradients or METHODS[config.method.name].uses_weights
+        self.pool = self._make_pool(weights, state.step)
         self.calls = Calls()
-        self.crew = Crew(config, data, steps, self.calls, check_machine)
+        self.crew = Crew(config, data, steps, self.gradients, self.calls, check_machine)
         self.evaluations = Evaluations(config, data, steps)
-        self.meter = Meter(config.batch_size, config.lag, time.monotonic())
+        self.meter = Meter(config.batch_size, self.pool.groups, config.lag, self.gradients, time.monotonic())
         self.learning = Learning(config, steps, self.pool, self.crew, self.calls, self.evaluations, self.meter)
         self.happened: list[Event] = []  # not yet reported to the loop
         self.kept = state.step  # the newest step whose checkpoint the loop has
@@ -85,6 +87,18 @@ class RayEngine:
         self.learning.start(state)
         for version in unevaluated:
             self.pool.evaluate(self.evaluations.due(version))
+
+    def _make_pool(self, weights: int, step: int) -> Pool:
+        config, method = self.config, METHODS[self.config.method.name]
+        groups, patience = config.batch_size // config.rollout_size, config.deadline.answer
+        if self.gradients:  # which need the weights of their own step, whatever the lag of a method without rollouts
+            window = tickets_in_store(weights)
+            # Another call costs the learner more than adding small gradients one by one would save.
+            whole = groups <= window and groups * weights < SMALL
+            window = None if whole else window
+            return Pool(self.steps, groups, 0, patience, 0, whole, True, whole, window, step)
+        ahead, whole = 0 if method.uses_weights else AHEAD, method.statistics(config.method) is not None
+        return Pool(self.steps, groups, config.lag, patience, ahead, whole, learned=step)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -121,14 +135,14 @@ class RayEngine:
         log.info("%s", self.meter.advice())
 
     def _stop(self) -> Iterator[Event]:
-        """Ends with the state of the last whole step, once the learner has taken what it has in hand, if there is time.
-        A step of which it has taken only a part will be started again."""
+        """Ends with the state of the last whole step, if the learner returns it in time. A step of which it has taken
+        only a part will be started again."""
         patience, learner, state = self.config.deadline.stop, self.crew.learner, None
         try:
             asked: ray.ObjectRef = learner.handle.state.remote()
             newest = ray.get(asked, timeout=patience)
-            # The updates before it in the learner's queue are answered by now, and may have to be evaluated.
-            for ref in self.calls.updates():
+            # Its last steps may still have to be recorded, and evaluated.
+            for ref in self.calls.updates_before(newest.step):
                 if call := self.calls.take(ref):
                     self._take(ref, call, time.monotonic())
             if self.crew.learner is learner:  # else it was lost just now, with weights that are still to be evaluated
@@ -172,11 +186,14 @@ class RayEngine:
 
     def _issue(self, actor: str, ticket: Work) -> None:
         handle = self.crew.member(actor).handle
-        kind = "roll_out" if isinstance(ticket, Ticket) else "evaluate"
+        kind = "evaluate" if isinstance(ticket, EvalTicket) else "differentiate" if self.gradients else "roll_out"
         needed = self.uses_weights or isinstance(ticket, EvalTicket)
         weights = [self.learning.weights_of(ticket.version)] if needed else []
-        receipt, answer = getattr(handle, kind).remote(ticket, weights)
+        promised = [True] if kind == "differentiate" and ticket.version > self.pool.learned else []
+        receipt, answer = getattr(handle, kind).remote(ticket, weights, *promised)
         self.calls.add(receipt, TicketCall(actor, kind, ticket, answer))
+        if isinstance(ticket, Ticket):
+            self.learning.issued(ticket, answer)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -184,8 +201,8 @@ class RayEngine:
         """Waits for the next answer, at most a tick, and takes all that have arrived."""
         ready = self.calls.wait(TICK)
         now = time.monotonic()
-        occupied = self.pool.in_hand or self.pool.learned == self.steps  # at the end there is nothing left to learn
-        self.meter.passed(now, present=len(self.pool.actors), idle=len(self.pool.idle()), learning=bool(occupied))
+        occupied = self.pool.learner_busy() or self.pool.learned == self.steps  # at the end there is nothing to learn
+        self.meter.passed(now, present=len(self.pool.actors), idle=self.pool.waiting(), learning=bool(occupied))
         for ref in ready:
             if call := self.calls.take(ref):
                 self._take(ref, call, now)
@@ -266,6 +283,8 @@ class RayEngine:
             return
         self.pool.refused(actor.name, call.ticket)
         log.warning("%s could not get %s; reissuing %s", actor, error.cause, call.ticket)
+        if call.ticket.version > self.pool.learned:
+            return  # they were promised by a learner that was lost, or that found a result missing
         self.refusals[actor.name] += 1
         if self.refusals[actor.name] >= TRIES:
             self._lost(actor.name, f"it could not get weights {TRIES} times in a row")

@@ -115,8 +115,11 @@ class Model(nn.Module):
 
     # --- the flat buffer ---------------------------------------------------------------------------------------------
 
-    def _make_flat(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Tensor, int]:
-        """Lays out all parameters in one buffer, those with weight decay first; returns it and where those end."""
+    def _make_flat(
+        self, device: str = "cpu", dtype: torch.dtype = torch.float32, flat: Tensor | None = None
+    ) -> tuple[Tensor, int]:
+        """Lays out all parameters in one buffer, a new one unless given, those with weight decay first; returns it and
+        where those end."""
         # The learned queries are vectors, even if several are stacked into a matrix.
         decays = {name: p.dim() >= 2 and name != "order_query" for name, p in self.named_parameters()}
         named = sorted(self.named_parameters(), key=lambda item: not decays[item[0]])
@@ -125,7 +128,7 @@ class Model(nn.Module):
             offsets.append(end)
             end += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
             decayed = end if decays[name] else decayed
-        flat = torch.zeros(end, dtype=dtype, device=device)
+        flat = torch.zeros(end, dtype=dtype, device=device) if flat is None else flat
         for (_, parameter), offset in zip(named, offsets, strict=True):
             parameter.data = flat[offset : offset + parameter.numel()].view(parameter.shape)
         return flat, decayed
@@ -143,6 +146,12 @@ class Model(nn.Module):
         self.flat, self.decayed = self._make_flat(device, dtype)
         self.flat.copy_(before)
         return self
+
+    def twin(self) -> "Model":
+        """Another model on the same buffer: what is loaded into one is loaded into both."""
+        other = Model(self.config, self.shape, self.C)
+        other.flat, other.decayed = other._make_flat(flat=self.flat)
+        return other
 
     def weights(self) -> np.ndarray:
         """A copy of all weights as one float32 array, for publishing."""
@@ -263,8 +272,9 @@ class Model(nn.Module):
         """The matrix to add to attention scores: 0 where `build(K)` is True, else -inf."""
         key = (build.__name__, K, like.dtype, like.device)
         if key not in self._masks:
-            allowed = torch.from_numpy(build(K))
-            self._masks[key] = like.new_zeros(allowed.shape).masked_fill(~allowed.to(like.device), -math.inf)
+            with torch.inference_mode(False):  # a mask that a rollout has made may be needed for a gradient
+                allowed = torch.from_numpy(build(K)).to(like.device)
+                self._masks[key] = like.new_zeros(allowed.shape).masked_fill(~allowed, -math.inf)
         return self._masks[key]
 
     def _prefixes(self) -> np.ndarray:

@@ -22,9 +22,14 @@ class World(RuleBasedStateMachine):
         lag=st.integers(0, 3),
         ahead=st.sampled_from([0, 0, 2]),
         whole=st.booleans(),
+        window=st.sampled_from([None, 1, 2]),
+        promises=st.booleans(),
     )
-    def begin(self, steps: int, groups: int, lag: int, ahead: int, whole: bool) -> None:
-        self.pool = Pool(steps, groups, lag, PATIENCE, ahead, whole)
+    def begin(
+        self, steps: int, groups: int, lag: int, ahead: int, whole: bool, window: int | None, promises: bool
+    ) -> None:
+        lag, ahead, window = (0, 0, None if whole else window) if promises else (lag, ahead, None)
+        self.pool = Pool(steps, groups, lag, PATIENCE, ahead, whole, promises, promises and whole, window)
         self.now = 0.0
         self.born = 0
         self.working: dict[str, list[Work]] = {}  # the queues of living actors
@@ -50,19 +55,26 @@ class World(RuleBasedStateMachine):
                 failed_on = {actor for actor, _ in self.pool.failures.get(command.ticket, [])}
                 idle = {actor for actor in self.pool.actors if not self.working.get(actor)} - failed_on
                 assert not queue or not idle, "idle actors come first"
-                if isinstance(command.ticket, EvalTicket) or not self.pool.ahead:
+                promised = len(self.learning) if self.pool.promises else 0  # steps
+                if isinstance(command.ticket, EvalTicket):
                     assert command.ticket.version <= self.version, "its weights must be published"
+                elif not self.pool.ahead:
+                    assert command.ticket.version <= self.version + promised, "its weights must be published, or nearly"
                 if isinstance(command.ticket, Ticket):
-                    window = self.pool.lag + self.pool.ahead
+                    window = self.pool.lag + self.pool.ahead + promised
                     assert command.ticket.version == max(0, command.ticket.step - self.pool.lag)
                     assert self.version <= command.ticket.step <= self.version + window, "must be within the window"
+                    if self.pool.window:
+                        taken = self.pool.taken if command.ticket.step == self.version else 0
+                        assert command.ticket.group < taken + self.pool.window, "its result needs room"
                 else:
                     assert command.ticket not in self.answered
                 assert command.ticket not in chain(*self.working.values()), "no ticket is in flight twice"
                 queue.append(command.ticket)
             elif isinstance(command, Learn):
                 assert len(self.learning) < QUEUE
-                assert self.part(command) and self.stored.issuperset(self.part(command)), "its batches must exist"
+                exist = self.stored | (set(chain(*self.working.values())) if self.pool.eager else set())
+                assert self.part(command) and exist.issuperset(self.part(command)), "its results must exist"
                 assert not self.pool.whole or len(self.part(command)) == self.pool.groups
                 assert command.end == self.pool.groups or command.step == self.version, (
                     "a part of a step only if the learner waits"
@@ -171,24 +183,30 @@ class World(RuleBasedStateMachine):
         self.finish(*self.zombies.pop(place))
         self.obey()
 
-    @precondition(lambda self: self.learning)
+    def can_take(self) -> bool:
+        return bool(self.learning) and self.stored.issuperset(self.part(self.learning[0]))
+
+    @precondition(lambda self: self.can_take())
     @rule(saves=st.booleans())
     def the_learner_takes_what_it_has_in_hand(self, saves: bool) -> None:
         command = self.learning.pop(0)
         self.consumed[-1] += self.part(command)
+        self.stored -= set(self.part(command))
         self.pool.took()
         if command.end == self.pool.groups:
             self.version = command.step + 1
-            self.stored -= set(self.pool.tickets(command.step))
             self.checkpoint = self.version if saves else self.checkpoint
         self.obey()
 
     @precondition(lambda self: self.learning)
     @rule(data=st.data())
-    def a_finished_ticket_is_lost_with_its_node(self, data: st.DataObject) -> None:
+    def the_learner_finds_no_result_for_a_ticket(self, data: st.DataObject) -> None:
+        """A finished one was lost with its node, or the actor of an issued one is lost, which the pool may not know
+        yet; or the ticket was reissued in the meantime."""
         ticket = data.draw(st.sampled_from(self.part(self.learning[0])))
-        self.stored.remove(ticket)
-        self.pool.ticket_lost(ticket)
+        reissued = ticket not in self.stored and data.draw(st.booleans())
+        self.stored.discard(ticket)
+        self.pool.ticket_lost(ticket, reissued)
         self.learning = []
         self.obey()
 
@@ -213,6 +231,7 @@ class World(RuleBasedStateMachine):
         if hasattr(self, "pool"):
             assert not self.gave_up
             assert all(ticket.step >= self.version for ticket in self.pool.finished)
+            assert self.pool.finished <= self.stored
 
     def teardown(self) -> None:
         """From any state, the run finishes if nothing fails from now on: there is no deadlock."""
@@ -224,7 +243,7 @@ class World(RuleBasedStateMachine):
             self.obey()
             if self.pool.done():
                 break
-            if self.learning:
+            if self.can_take():
                 self.the_learner_takes_what_it_has_in_hand(saves=True)
             elif busy := self.busy():
                 self.finish(busy[0], self.working[busy[0]].pop(0))
@@ -343,6 +362,35 @@ def test_the_learner_takes_the_first_tickets_of_a_step_while_the_last_are_rolled
     assert pool.learned == 0
     pool.took()
     assert pool.learned == 1
+
+
+def test_results_that_wait_for_the_learner_keep_later_tickets_of_the_step_waiting() -> None:
+    pool = Pool(steps=2, groups=4, lag=0, patience=PATIENCE, window=2)
+    for name in "abcd":
+        pool.joined(name)
+    first, second, third, fourth = pool.tickets(0)
+    assert issued(pool) == {"a": first, "b": second}
+    pool.completed("b", second)
+    assert issued(pool) == {}, "c is idle, but the second result still waits for the first"
+    pool.lost("a")
+    assert issued(pool) == {"b": first}, "which can always be issued again"
+    pool.completed("b", first)
+    assert pool.decide(0.0) == [Learn(0, 0, 2)]
+    pool.took()
+    assert set(issued(pool).values()) == {third, fourth}
+
+
+def test_what_a_lost_learner_had_taken_of_a_step_is_computed_again() -> None:
+    pool = Pool(steps=2, groups=2, lag=0, patience=PATIENCE)
+    pool.joined("a")
+    first, second = pool.tickets(0)
+    pool.decide(0.0)
+    pool.completed("a", first)
+    pool.decide(0.0)
+    pool.took()
+    pool.completed("a", second)
+    pool.rewound(0)
+    assert issued(pool) == {"a": first}, "its result is gone; that of the second is still there"
 
 
 def test_a_learner_with_statistics_gets_a_whole_step_at_once() -> None:

@@ -16,7 +16,8 @@ from recor_dist.core.config import Config
 from recor_dist.engine.loop import train
 from tests.cluster.conftest import Run, add_node, is_on, records
 
-OVERRIDES = ["epochs=60", "lag=1", "checkpoint.every=50", "eval.every=100", "rollout_size=8"]
+OVERRIDES = ["epochs=60", "checkpoint.every=50", "eval.every=100", "rollout_size=8"]
+MODES = {"batches": ["lag=1", "actors.gradients=false"], "gradients": ["lag=0", "actors.gradients=true"]}
 
 
 def living(run: Run, kind: str) -> list[int]:
@@ -29,19 +30,22 @@ def living(run: Run, kind: str) -> list[int]:
 
 @pytest.mark.slow  # minutes: a dozen processes die and are replaced one by one
 @pytest.mark.timeout(1500)
+@pytest.mark.parametrize("mode", MODES)
 def test_ten_kills_a_lost_node_and_a_hung_actor_leave_no_trace_in_the_weights(
+    mode: str,
     cluster: Callable[..., Cluster],
     run: Callable[..., Run],
     config_in: Callable[..., Config],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = train(config_in(*OVERRIDES, f"out={tmp_path}/whole"))
+    overrides = [*OVERRIDES, *MODES[mode]]
+    whole = train(config_in(*overrides, f"out={tmp_path}/whole"))
     # Keeps batches and weights in the object store, where they are lost with their node, as larger ones are.
     monkeypatch.setenv("RAY_max_direct_call_object_size", "1000")
     made = cluster({"num_cpus": 4})
     doomed = add_node(made, num_cpus=2)
-    chaos = run("engine=ray", "actors.count=4", "deadline.answer=6", *OVERRIDES, address=made.address)
+    chaos = run("engine=ray", "actors.count=4", "deadline.answer=6", *overrides, address=made.address)
     chaos.wait_for(r"actor \d+ \(.*\) joined", count=4)
     dice = random.Random(7)
     faults: list[tuple[str, int]] = []
@@ -93,10 +97,14 @@ def test_ten_kills_a_lost_node_and_a_hung_actor_leave_no_trace_in_the_weights(
 
 @pytest.mark.slow  # 2,000 steps on Ray
 @pytest.mark.timeout(900)
-def test_memory_stays_flat_over_two_thousand_steps(run: Callable[..., Run]) -> None:
-    # A model large enough that its weights go through the object store.
-    overrides = ["epochs=110", "model.width=48", "model.heads=4", "eval.every=100", "checkpoint.every=100", "lag=1"]
-    started = run("engine=ray", "actors.count=2", *overrides)
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_stays_flat_over_two_thousand_steps(
+    mode: str, run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Weights and gradients of this model go through the object store.
+    monkeypatch.setenv("RAY_max_direct_call_object_size", "100000")
+    overrides = ["epochs=110", "model.width=48", "model.heads=4", "eval.every=100", "checkpoint.every=100"]
+    started = run("engine=ray", "actors.count=2", *overrides, *MODES[mode])
     started.wait_for_step(300, seconds=240)
     pids = {"driver": started.process.pid}
     pids |= {f"{kind} {pid}": pid for kind in ("learner", "actor") for pid in living(started, kind)}

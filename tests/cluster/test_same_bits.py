@@ -17,13 +17,16 @@ import actors
 import data
 import learner
 import recor_dist
+from actors.pool import Learn
 from actors.ray_actor import NICENESS
 from data.prepare import open_data
 from data.tasks import task_of
 from recor_dist.core.config import Config
 from recor_dist.core.device import fingerprint
 from recor_dist.core.messages import Ticket
+from recor_dist.engine import ray_engine
 from recor_dist.engine.crew import RemoteActor, RemoteLearner
+from recor_dist.engine.learning import Learning
 from recor_dist.engine.loop import train
 from recor_dist.methods import lay_out, make_worker
 from tests.cluster.conftest import records
@@ -50,14 +53,24 @@ METHODS_ON_RAY = [
 
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("lag", [0, pytest.param(2, marks=pytest.mark.slow)])  # three more runs on Ray
-def test_ray_with_1_2_and_4_actors_gives_the_weights_of_one_process(
-    lag: int, tmp_path: Path, config_in: Configure
+@pytest.mark.parametrize(
+    ("lag", "mode", "counts"),
+    [
+        (0, "false", (2,)),
+        (0, "true", (3,)),
+        pytest.param(0, "false", (1, 3, 4), marks=pytest.mark.slow),  # several more runs on Ray
+        pytest.param(0, "true", (1, 2, 4), marks=pytest.mark.slow),
+        pytest.param(2, "auto", (1, 2, 4), marks=pytest.mark.slow),
+    ],
+)
+def test_ray_with_any_number_of_actors_gives_the_weights_of_one_process(
+    lag: int, mode: str, counts: tuple[int, ...], tmp_path: Path, config_in: Configure
 ) -> None:
     local = train(config_in(f"lag={lag}", f"out={tmp_path}/local", *OVERRIDES))
-    for count in (1, 2, 4):
+    for count in counts:
         out = tmp_path / f"ray{count}"
-        result = train(config_in(f"lag={lag}", f"out={out}", *RAY, f"actors.count={count}", *OVERRIDES))
+        actors = [f"actors.gradients={mode}", f"actors.count={count}"]
+        result = train(config_in(f"lag={lag}", f"out={out}", *RAY, *actors, *OVERRIDES))
         assert result["weights_sha256"] == local["weights_sha256"]
         assert (result["val"], result["test"]) == (local["val"], local["test"])
         ours, theirs = ({_key(r): decided(r) for r in records(folder)} for folder in (out, tmp_path / "local"))
@@ -76,10 +89,52 @@ def test_every_method_gives_the_same_result_on_ray_as_in_one_process(
 ) -> None:
     overrides = [*overrides_of(method), "lag=1", "eval.every=5", "task.test_rows=30"]
     local = train(config_in(*overrides, f"out={tmp_path}/local"))
-    result = train(config_in(*overrides, *RAY, "actors.count=2"))
+    result = train(config_in(*overrides, *RAY, "actors.count=2", "actors.gradients=auto"))
     for one in (local, result):
         del one["seconds_of_last_start"]
     assert result == local
+
+
+@pytest.mark.slow  # nine pairs of runs
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("mode", ["true", "false"])
+@pytest.mark.parametrize("method", EVERY, ids=" ".join)
+def test_every_method_gives_the_same_result_with_gradients_and_with_batches(
+    method: list[str], mode: str, tmp_path: Path, config_in: Configure
+) -> None:
+    """Without a lag, and with one where tickets need no weights. The learner adds small gradients of a whole step, and
+    those of a larger model as they come, which a test below pretends."""
+    lag = "lag=0" if method[0] == "recor" else "lag=2"
+    overrides = [*overrides_of(method), lag, "eval.every=5", "task.test_rows=30"]
+    local = train(config_in(*overrides, f"out={tmp_path}/local"))
+    result = train(config_in(*overrides, *RAY, "actors.count=3", f"actors.gradients={mode}"))
+    for one in (local, result):
+        del one["seconds_of_last_start"]
+    assert result == local
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_large_gradients_are_added_as_they_come_and_few_wait_at_a_time(
+    tmp_path: Path, config_in: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at a time, of four per step, with three actors."""
+    overrides = ["rollout_size=8", "batch_size=32", "epochs=2", "checkpoint.every=12", "eval.every=10"]
+    local = train(config_in(*overrides, f"out={tmp_path}/local"))
+    monkeypatch.setattr(ray_engine, "SMALL", 0)
+    monkeypatch.setattr(ray_engine, "tickets_in_store", lambda weights: 2)
+    parts, waiting = [], []
+    learn = Learning.learn
+
+    def watched(self: Learning, part: Learn) -> None:
+        parts.append(part)
+        waiting.append(len(self.pool.finished))
+        learn(self, part)
+
+    monkeypatch.setattr(Learning, "learn", watched)
+    result = train(config_in(*overrides, *RAY, "actors.count=3", "actors.gradients=true"))
+    assert result["weights_sha256"] == local["weights_sha256"]
+    assert any(part.end - part.first < 4 for part in parts), "parts of a step"
+    assert max(waiting) <= 2
 
 
 @pytest.mark.usefixtures("one_ray")
@@ -102,12 +157,12 @@ def test_actors_share_a_gpu_and_the_learner_takes_a_whole_one(tmp_path: Path, co
 def test_every_step_records_where_its_time_went_and_the_last_line_gives_advice(
     tmp_path: Path, config_in: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = config_in(*RAY, "actors.count=2", "lag=1", "epochs=25")
+    config = config_in(*RAY, "actors.count=2", "lag=1", "epochs=5")
     with caplog.at_level(logging.INFO):
         train(config)
     assert re.search(r"the learner waited \d+% of the time, the actors \d+%: ", caplog.text)
     steps = [record for record in records(tmp_path / "out") if "loss/lm" in record]
-    assert len(steps) == 468
+    assert len(steps) == 93
     shape = open_data(config, task_of(config)).shape
     rows = config.batch_size * (shape.N + shape.M)  # bytes of their tokens alone
     for record in steps:

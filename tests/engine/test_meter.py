@@ -18,15 +18,31 @@ from recor_dist.engine.meter import Meter
 )
 def test_the_side_that_does_not_wait_is_the_bottleneck(lag: int, starved: int, idle: int, told: str) -> None:
     """Ten seconds with four actors. In some of them the learner, or all actors, had nothing to do."""
-    meter = Meter(batch_size=64, lag=lag, now=100.0)
+    meter = Meter(batch_size=64, groups=4, lag=lag, gradients=False, now=100.0)
     meter.passed(103.0, present=0, idle=0, learning=False)  # nothing counts before the first actor
     for second in range(10):
         meter.passed(104.0 + second, present=4, idle=4 * (second < idle), learning=second >= starved)
     assert told in meter.advice()
 
 
+@pytest.mark.parametrize(
+    ("groups", "adding", "idle", "told"),
+    [
+        (8, 0, 0, "the actors waited 0% of the time, the learner added gradients 0%: the actors are busy; add actors"),
+        (4, 1, 1, "the actors are busy; each has one ticket per step"),
+        (8, 3, 4, "adding gradients and publishing weights is the bottleneck; try a larger rollout_size"),
+        (6, 1, 4, "6 tickets per step leave some of 4 actors without work at its end"),
+    ],
+)
+def test_advice_if_actors_compute_gradients(groups: int, adding: int, idle: int, told: str) -> None:
+    meter = Meter(batch_size=64, groups=groups, lag=0, gradients=True, now=0.0)
+    for second in range(10):
+        meter.passed(1.0 + second, present=4, idle=4 * (second < idle), learning=second < adding)
+    assert told in meter.advice()
+
+
 def test_the_metrics_of_a_step_do_not_include_the_step_before() -> None:
-    meter = Meter(batch_size=64, lag=1, now=0.0)
+    meter = Meter(batch_size=64, groups=4, lag=1, gradients=False, now=0.0)
     meter.passed(4.0, present=2, idle=1, learning=False)
     meter.answered(Receipt(seconds=1.0, moved_seconds=0.5, moved_bytes=400))
     meter.answered(Receipt(seconds=1.0, moved_seconds=0.0, moved_bytes=0))  # it had the weights

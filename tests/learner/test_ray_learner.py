@@ -1,4 +1,4 @@
-"""The learner's shell, without Ray: steps in parts, lost batches, and parts that arrive too early."""
+"""The learner's shell, without Ray: steps in parts, lost results, and parts that arrive too early."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

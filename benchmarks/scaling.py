@@ -1,0 +1,271 @@
+"""`python -m benchmarks.scaling`: how a step gets faster with more actors, with batches and with gradients.
+
+`python -m benchmarks.scaling cores`: on this machine's cores. Rounds of steps alternate between engine=local on one
+core and engine=ray with one and with two actors, rolling out only (batches) or computing gradients, too. Each round on
+Ray is compared with the local rounds before and after it; every number is a median over rounds.
+
+`python -m benchmarks.scaling stand-ins`: on a pretended cluster of up to 64 machines, with the real driver, the real
+learner and real Ray. Stand-in actors (light processes without torch) sleep as long as a ticket takes here and return a
+gradient of the real size. Prints the share of the ideal rate, what adding costs the learner, and which processes used
+CPU time: all of them share this machine's cores and its memory.
+"""
+
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import psutil
+import ray
+
+from benchmarks.engine import SETTLE, configure, seconds_of_local, seconds_of_ray
+from data.prepare import open_data
+from data.shards import Dataset
+from data.tasks import task_of
+from learner.learner import LearnerState, initial_state
+from recor_dist.core import ray_session
+from recor_dist.core.compose import compose
+from recor_dist.core.config import Config
+from recor_dist.core.device import set_up_torch
+from recor_dist.core.messages import Receipt, Shape, Ticket, TicketGradient
+from recor_dist.core.ray_member import RayMember
+from recor_dist.engine.calls import Call
+from recor_dist.engine.crew import Crew
+from recor_dist.engine.events import Stepped
+from recor_dist.engine.local_engine import LocalEngine
+from recor_dist.engine.ray_engine import RayEngine
+from recor_dist.methods import lay_out, make_learner, make_worker
+
+# --- on this machine's cores -----------------------------------------------------------------------------------------
+
+ROUNDS = 7
+ROUND = 1.0  # seconds per round on one core; at least three steps
+STEPS_OF = [
+    ["method=recor", "batch_size=128"],
+    ["method=recor", "batch_size=512", "rollout_size=128"],
+    ["method=recor", "batch_size=2048", "rollout_size=256"],
+    ["method=ar_gt", "batch_size=512", "rollout_size=128"],
+    ["method=mdm", "batch_size=512", "rollout_size=128"],
+]
+MODES = {
+    f"{'gradients' if gradients else 'batches'}, actors: {count}": [
+        f"actors.gradients={str(gradients).lower()}",
+        f"actors.count={count}",
+    ]
+    for gradients in (False, True)
+    for count in (1, 2)
+}
+
+
+def start_on_ray(config: Config, data: Dataset, state: LearnerState) -> RayEngine:
+    return RayEngine(config, data, 100_000, state, [], lambda: state, lambda machine: machine)
+
+
+def on_cores(folder: str, overrides: list[str]) -> None:
+    config = configure(folder, *overrides)
+    set_up_torch(config)
+    data = open_data(config, task_of(config))
+    state = initial_state(lay_out(config, data.shape), config.seed)
+    local = LocalEngine(config, data, 100_000, state, [])
+    engines = {name: start_on_ray(configure(folder, *overrides, *mode), data, state) for name, mode in MODES.items()}
+    try:
+        events = {name: engine.events(lambda: False) for name, engine in engines.items()}
+        for name in events:
+            while len(engines[name].pool.actors) < int(name[-1]):
+                next(event for event in events[name] if isinstance(event, Stepped))
+        time.sleep(SETTLE)
+        steps = max(3, round(ROUND / sum(seconds_of_local(local, 3))))
+        gains: dict[str, list[float]] = {name: [] for name in engines}
+        before = sum(seconds_of_local(local, steps))
+        seconds = [before]
+        for _ in range(ROUNDS):
+            for name in engines:
+                on_ray = seconds_of_ray(events[name], steps)
+                time.sleep(SETTLE)
+                after = sum(seconds_of_local(local, steps))
+                gains[name].append((before + after) / 2 / on_ray)
+                before = after
+                seconds.append(after)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    print(f"\n{' '.join(overrides)}: {1e3 * statistics.median(seconds):.1f} ms per step on one core")
+    for name, ratios in gains.items():
+        print(f"  {name}  {statistics.median(ratios):.2f} times one core  ({min(ratios):.2f} to {max(ratios):.2f})")
+    sys.stdout.flush()
+
+
+# --- with stand-ins --------------------------------------------------------------------------------------------------
+
+COUNTS = (2, 8, 32, 64)
+STEPS = 3  # measured for each number of actors, after two
+OPTIONS = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": {"watch": 1}}
+# The paper's two model sizes, each with a ticket of its task.
+MODELS = {
+    "arg": ["task=arg", "rollout_size=256", "task.train_rows=20000"],
+    "zebra": ["task=zebra", "rollout_size=16", "task.train_rows=2000", "task.test_rows=100", "task.val_rows=100"],
+}
+
+
+class SleepingActor(RayMember):
+    """Answers like an actor, and takes as long."""
+
+    def __init__(self, seconds: float, weights: int) -> None:
+        super().__init__(dict)
+        self.seconds = seconds
+        self.gradient = np.zeros(weights, dtype=np.float32)
+
+    def begin(self, data: Any, shards: Any) -> None:
+        """Nothing to open."""
+
+    @ray.method(num_returns=2)
+    def differentiate(self, ticket: Ticket, weights: list[ray.ObjectRef]) -> tuple[Receipt, TicketGradient]:
+        flat = ray.get(weights[0])
+        time.sleep(self.seconds)
+        return Receipt(self.seconds, 0.0, flat.nbytes), TicketGradient(self.gradient, 1, {})
+
+
+def stand_ins(seconds: float, weights: int) -> AbstractContextManager:
+    """Inside this context, a crew hires stand-ins as actors; the learner is the real one."""
+    actor = ray.remote(**OPTIONS)(SleepingActor)
+    return patch.object(Crew, "start_actor", lambda _: actor.remote(seconds, weights))
+
+
+class TimedEngine(RayEngine):
+    """The real engine, which also measures where its own time goes."""
+
+    def __init__(self, config: Config, data: Dataset, state: LearnerState) -> None:
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        super().__init__(config, data, 10**6, state, [], lambda: state, lambda machine: {})
+        self.pool.decide = self._timed("deciding", self.pool.decide)
+
+    def _carry_out(self, command: Any) -> None:
+        self._timed("issuing", super()._carry_out)(command)
+
+    def _take(self, ref: ray.ObjectRef, call: Call, now: float) -> None:
+        self._timed("taking answers", super()._take)(ref, call, now)
+
+    def _timed(self, name: str, function: Callable) -> Callable:
+        def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                self.spent[name] += time.perf_counter() - began
+
+        return timed
+
+
+def seconds_of_ticket(config: Config, data: Dataset) -> float:
+    """Rollout and gradient on one core of this machine."""
+    worker = make_worker(config, data)
+    worker.load(0, worker.model.weights())
+    times = []
+    for group in range(4):
+        began = time.perf_counter()
+        worker.differentiate(Ticket(0, group, 0))
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def seconds_of_adding(config: Config, shape: Shape, weights: int) -> tuple[float, float]:
+    """One gradient, and the end of a step (division, norm, AdamW, a copy of the weights), in this process."""
+    learner = make_learner(config, shape, 100)
+    part = TicketGradient(np.full(weights, 1e-4, dtype=np.float32), 1, {})
+    adding, ending = [], []
+    for _ in range(10):
+        began = time.perf_counter()
+        learner.take([part] * 4)
+        middle = time.perf_counter()
+        learner.finish()
+        adding.append((middle - began) / 4)
+        ending.append(time.perf_counter() - middle)
+    return statistics.median(adding), statistics.median(ending)
+
+
+def cpu_seconds() -> dict[str, float]:
+    """CPU seconds used so far by the driver, the learner, the stand-ins, and Ray's own processes."""
+    me, names = psutil.Process(), {"ray::SleepingActor": "stand-ins", "ray::LearnerActor": "learner"}
+    spent: defaultdict[str, float] = defaultdict(float)
+    for process in [me, *me.children(recursive=True)]:
+        times, command = process.cpu_times(), process.cmdline()[:1] or [""]
+        known = next((whose for name, whose in names.items() if command[0].startswith(name)), "Ray's own")
+        spent["driver" if process == me else known] += times.user + times.system
+    return spent
+
+
+def with_stand_ins(config: Config, data: Dataset, state: LearnerState, seconds: float) -> str:
+    engine = TimedEngine(config, data, state)
+    count, groups = config.actors.count, config.batch_size // config.rollout_size
+    assert isinstance(count, int)
+    try:
+        done, began, before, added = 0, 0.0, {}, 0.0
+        for event in engine.events(lambda: False):
+            if not isinstance(event, Stepped) or len(engine.pool.actors) < count:
+                continue
+            done += 1
+            if done == 2:
+                before, began, added = cpu_seconds(), time.perf_counter(), engine.meter.whole.learning
+                engine.spent.clear()
+            if done == 2 + STEPS:
+                break
+        passed = time.perf_counter() - began
+        added = engine.meter.whole.learning - added
+        cpu = {whose: spent - before.get(whose, 0.0) for whose, spent in cpu_seconds().items()}
+    finally:
+        engine.close()
+    tickets = groups * STEPS / passed
+    largest_first = sorted(engine.spent.items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{name} {part / passed:.1%}" for name, part in largest_first)
+    reached = f"{tickets:7.2f} tickets/s of {count / seconds:7.2f} ideal = {tickets * seconds / count:.2f}"
+    each = ", ".join(f"{whose} {1e3 * cpu[whose] / (groups * STEPS):.1f} ms" for whose in cpu)
+    busy = f"{sum(cpu.values()) / passed:.2f} of {len(os.sched_getaffinity(0))} cores"
+    return (
+        f"  {count:>3} actors  {reached}; the learner adds and publishes {added / passed:.1%} of the time\n"
+        f"    driver: {shares}\n    CPU per ticket: {each}; {busy} busy"
+    )
+
+
+def on_pretended_machines(folder: str, name: str) -> None:
+    fixed = ["scale=paper", "device=cpu", "precision=float32", "eval.every=0", "checkpoint.every=1000000"]
+    overrides = [*fixed, f"data.dir={folder}", "actors.gradients=true", *MODELS[name]]
+    config = compose(overrides)
+    data = open_data(config, task_of(config))
+    state = initial_state(lay_out(config, data.shape), 0)
+    weights = state.versions[0].size
+    seconds = seconds_of_ticket(config, data)
+    adding, ending = seconds_of_adding(config, data.shape, weights)
+    print(
+        f"\n{name}: {weights / 1e6:.1f}M weights; a ticket of {config.rollout_size} rows takes {seconds:.2f} s, adding "
+        f"its gradient {1e3 * adding:.1f} ms, the end of a step {1e3 * ending:.1f} ms\n"
+        f"  adding alone limits a step to {seconds / adding:.0f} actors"
+    )
+    with stand_ins(seconds, weights):
+        for count in COUNTS:
+            # One ticket per actor and step: all of them finish at the same time, which is the hardest case.
+            step = [f"batch_size={count * config.rollout_size}", f"actors.count={count}", "epochs=1000"]
+            print(with_stand_ins(compose([*overrides, *step]), data, state, seconds), flush=True)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder, ray_session.session():
+        ray_session.start(12)
+        if "stand-ins" not in sys.argv[1:]:
+            for overrides in STEPS_OF:
+                on_cores(folder, overrides)
+        if "cores" not in sys.argv[1:]:
+            for name in MODELS:
+                on_pretended_machines(folder, name)
+
+
+if __name__ == "__main__":
+    main()
