@@ -8,9 +8,14 @@ Ray is compared with the local rounds before and after it; every number is a med
 learner and real Ray. Stand-in actors (light processes without torch) sleep as long as a ticket takes here and return a
 gradient of the real size. Prints the share of the ideal rate, what adding costs the learner, and which processes used
 CPU time: all of them share this machine's cores and its memory.
+
+`python -m benchmarks.scaling paper`: nothing is measured. FLOPs and sizes of the four runs at `scale=paper` are
+counted, and hours on 1 to 8 GPU workers are computed from them for assumed speeds of GPU and network (see
+docs/scaling.md).
 """
 
 import logging
+import math
 import os
 import statistics
 import sys
@@ -25,6 +30,8 @@ from unittest.mock import patch
 import numpy as np
 import psutil
 import ray
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.engine import SETTLE, configure, seconds_of_local, seconds_of_ray
 from data.prepare import open_data
@@ -33,7 +40,7 @@ from data.tasks import task_of
 from learner.learner import LearnerState, initial_state
 from recor_dist.core import ray_session
 from recor_dist.core.compose import compose
-from recor_dist.core.config import Config
+from recor_dist.core.config import Config, total_steps
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.messages import Receipt, Shape, Ticket, TicketGradient
 from recor_dist.core.ray_member import RayMember
@@ -255,16 +262,85 @@ def on_pretended_machines(folder: str, name: str) -> None:
             print(with_stand_ins(compose([*overrides, *step]), data, state, seconds), flush=True)
 
 
+# --- on paper --------------------------------------------------------------------------------------------------------
+
+WORKERS = (1, 2, 4, 8)
+GPU = (10e12, 40e12)  # FLOPS that a run reaches
+NETWORK = (1.25e9, 12.5e9)  # bytes per second into a machine: 10 and 100 Gb/s
+SIZES = {  # small data sets with rows of the paper's shape
+    "arg": ["task.train_rows=2000"],
+    "mul": ["task.train_rows=2000"],
+    "sudoku": ["task.train_rows=200", "task.test_rows=50", "task.val_rows=50"],
+    "zebra": ["task.train_rows=200", "task.test_rows=50", "task.val_rows=50"],
+}
+
+
+def flops_of_row(config: Config, data: Dataset) -> tuple[int, int]:
+    """Of the rollout and of the gradient of one row."""
+    worker = make_worker(config, data)
+    worker.load(0, worker.model.weights())
+    learner = make_learner(config, data.shape, 100)
+    counts = []
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # which counts plain products only
+        batch = worker.roll_out(Ticket(0, 0, 0))
+        counts.append(counter.get_total_flops())
+        learner.take([batch])
+        counts.append(counter.get_total_flops())
+    return counts[0], counts[1] - counts[0]
+
+
+def hours(workers: int, steps: int, tickets: int, seconds: float, weights: int, network: float) -> tuple[float, float]:
+    """Of a run with batches, whose learner takes one of the GPUs, and with gradients. `seconds`: of a whole ticket."""
+    learning = tickets * 0.75 * seconds
+    rolling_out = math.ceil(tickets / max(1, workers - 1)) * 0.25 * seconds
+    with_batches = max(learning, rolling_out) if workers > 1 else tickets * seconds
+    rounds, away = math.ceil(tickets / workers), 1 - 1 / workers  # the learner is on one of the machines
+    transfer = 4 * weights / network
+    arriving = min(workers, tickets) * away * transfer  # of the gradients of a round, through the learner's network
+    publishing = 2 * transfer * (workers > 1)  # Ray passes weights on from machine to machine
+    with_gradients = (rounds - 1) * max(seconds, arriving) + seconds + arriving + publishing
+    return steps * with_batches / 3600, steps * with_gradients / 3600
+
+
+def on_paper(folder: str) -> None:
+    for task, rows in SIZES.items():
+        fixed = ["scale=paper", f"task={task}", "device=cpu", "precision=float32", f"data.dir={folder}"]
+        paper = compose(fixed)
+        data = open_data(config := compose([*fixed, *rows, "batch_size=1", "rollout_size=1"]), task_of(config))
+        rollout, gradient = flops_of_row(config, data)
+        weights = lay_out(paper, data.shape).flat.numel()
+        tickets, R = paper.batch_size // paper.rollout_size, paper.rollout_size
+        steps = total_steps(paper, paper.task.rows() or 0)
+        share, flops = gradient / (rollout + gradient), paper.batch_size * (rollout + gradient)
+        print(
+            f"\n{task}: {steps:,} steps of {tickets} tickets; {weights / 1e6:.1f}M weights, "
+            f"{4 * weights / 1e6:.0f} MB; {flops / 1e12:.2f} TFLOPs per step, {share:.0%} of them gradients"
+        )
+        print("| GPU | network | " + " | ".join(f"{workers}" for workers in WORKERS) + " |")
+        for speed in GPU:
+            for network in NETWORK:
+                seconds = R * (rollout + gradient) / speed
+                pairs = [hours(workers, steps, tickets, seconds, weights, network) for workers in WORKERS]
+                cells = " | ".join(f"{batches:.1f} / {gradients:.1f}" for batches, gradients in pairs)
+                print(f"| {speed / 1e12:g} TFLOPS | {8 * network / 1e9:g} Gb/s | {cells} |")
+
+
 def main() -> None:
     logging.basicConfig(level=logging.ERROR)
+    parts = sys.argv[1:] or ["cores", "stand-ins", "paper"]
+    if unknown := set(parts) - {"cores", "stand-ins", "paper"}:
+        sys.exit(f"{unknown.pop()}: allowed: cores, stand-ins, paper")
     with tempfile.TemporaryDirectory() as folder, ray_session.session():
-        ray_session.start(12)
-        if "stand-ins" not in sys.argv[1:]:
+        if parts != ["paper"]:
+            ray_session.start(12)
+        if "cores" in parts:
             for overrides in STEPS_OF:
                 on_cores(folder, overrides)
-        if "cores" not in sys.argv[1:]:
+        if "stand-ins" in parts:
             for name in MODELS:
                 on_pretended_machines(folder, name)
+        if "paper" in parts:
+            on_paper(folder)
 
 
 if __name__ == "__main__":
