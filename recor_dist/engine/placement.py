@@ -10,23 +10,27 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Hello
 
+SLIVER = 0.001  # CPUs: Ray places a process that requests nothing anywhere, also against its scheduling strategy
+
 
 def actor_resources(config: Config, gradients: bool) -> dict[str, float]:
     """`gradients`: actors compute them, and the learner adds them."""
-    return _resources(config, config.actors.num_cpus, config.actors.num_gpus, 1.0, 0.9 if gradients else 1.0)
+    cpus = config.threads - (SLIVER if gradients else 0.0)
+    return _resources(config, config.actors.num_cpus, config.actors.num_gpus, cpus, 0.9 if gradients else 1.0)
 
 
 def learner_resources(config: Config, gradients: bool) -> dict[str, float]:
     """A learner that only adds works while the actors wait for it, so they share a core, or a GPU."""
-    shares = (0.0, 0.1) if gradients else (1.0, 1.0)
-    return _resources(config, config.learner.num_cpus, config.learner.num_gpus, *shares)
+    cpus, gpu = (SLIVER, 0.1) if gradients else (config.threads, 1.0)
+    return _resources(config, config.learner.num_cpus, config.learner.num_gpus, cpus, gpu)
 
 
 def _resources(
-    config: Config, cpus: float | None, gpus: float | None, share_of_threads: float, share_of_gpu: float
+    config: Config, cpus: float | None, gpus: float | None, default_cpus: float, share_of_gpu: float
 ) -> dict[str, float]:
+    """What is set, or else the defaults."""
     return {
-        "num_cpus": config.threads * share_of_threads if cpus is None else cpus,
+        "num_cpus": default_cpus if cpus is None else cpus,
         "num_gpus": share_of_gpu * (config.device == "cuda") if gpus is None else gpus,
     }
 
@@ -76,7 +80,7 @@ def _fit_on_gpus(gpus: float, each: float, taken: float) -> int:
 def in_words(resources: dict[str, float]) -> str:
     """For example `2 CPUs and 0.5 GPUs`."""
     kinds = (("CPU", resources["num_cpus"]), ("GPU", resources["num_gpus"]))
-    return " and ".join(_count(amount, kind) for kind, amount in kinds if amount)
+    return " and ".join(_count(round(amount, 2), kind) for kind, amount in kinds if round(amount, 2))
 
 
 def cluster_in_words() -> str:

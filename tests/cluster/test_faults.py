@@ -211,7 +211,7 @@ def test_the_run_continues_without_actors_that_cannot_be_placed_and_says_so(
     ray.init(address=cluster({"num_cpus": 2}).address, log_to_driver=False)
     monkeypatch.setattr(crew, "PATIENCE_WITH_PLACEMENT", 1.0)
     with caplog.at_level(logging.INFO):
-        result = train(config_in(*RAY, "actors.count=4", "epochs=10"))
+        result = train(config_in(*RAY, "actors.count=4", "actors.gradients=false", "epochs=10"))
     assert result["steps"] == 187
     missing = "3 of 4 actors have not started yet: each needs 1 CPU, and the cluster has 1 node with 2 CPUs and 0 GPUs"
     assert missing in caplog.text
@@ -227,7 +227,7 @@ def test_a_node_that_joins_during_a_run_takes_tickets(
     cluster: Callable[..., Cluster], run: Callable[..., Run], config_in: Configure, tmp_path: Path
 ) -> None:
     made = cluster({"num_cpus": 2})
-    overrides = ["epochs=40", "eval.every=0", "checkpoint.every=1000"]
+    overrides = ["epochs=40", "eval.every=0", "checkpoint.every=1000", "actors.gradients=false"]
     whole = train(config_in(*overrides, f"out={tmp_path}/whole"))
     started = run("engine=ray", *overrides, address=made.address)
     started.wait_for_step(5)
@@ -249,7 +249,9 @@ def test_a_killed_learner_is_replaced_in_a_full_cluster(
     """More actors are wanted than fit: none of the waiting ones may take the place of the dead learner."""
     overrides = ["epochs=20", "eval.every=50", "checkpoint.every=20"]
     whole = train(config_in(*overrides, f"out={tmp_path}/whole"))
-    started = run("engine=ray", "actors.count=3", *overrides, address=cluster({"num_cpus": 2}).address)
+    started = run(
+        "engine=ray", "actors.count=3", "actors.gradients=false", *overrides, address=cluster({"num_cpus": 2}).address
+    )
     started.wait_for_step(60)
     (pid,) = re.findall(r"learner \(pid (\d+) on \S+\) started", started.log)
     os.kill(int(pid), signal.SIGKILL)
@@ -333,7 +335,9 @@ def test_results_lost_with_their_node_are_computed_again(
     started.wait_for(r"actor \d+ \(pid \d+ on \S+\) was lost")
     os.kill(paused, signal.SIGCONT)
     assert started.sha256() == whole["weights_sha256"]
-    assert re.search(r"the result of .* was lost with its node; reissuing it", started.log), started.log
+    if mode == ["lag=2"]:  # else the learner has fetched it already, because it was told to wait for it
+        assert re.search(r"the result of .* was lost with its node; reissuing it", started.log), started.log
+    assert "reissuing Ticket" in started.log
 
 
 @pytest.mark.slow  # starts a cluster of two nodes
