@@ -1,11 +1,11 @@
-"""`python benchmarks/engine.py`: what Ray costs and what it gains, measured side by side in one run.
+"""`python -m benchmarks.engine`: what Ray costs and what it gains, measured side by side in one run.
 
 Rounds of steps alternate between engine=local on one core and engine=ray with one actor and the learner on a core each,
 with the same model and data. At lag=1 they also alternate with two plain processes connected by a pipe: the lowest cost
 of overlap on this machine, without Ray. Machines are noisy and drift, so each round on Ray is compared with the local
 rounds before and after it, and every number is a median over many short rounds. Look at ratios, not at single times.
 
-`python benchmarks/engine.py lag=1 batch_size=128` runs only the comparison with these settings.
+`python -m benchmarks.engine lag=1 batch_size=128` runs only the comparison with these settings.
 """
 
 import multiprocessing
@@ -44,7 +44,7 @@ SETTLE = 0.7  # seconds for actors and learner to finish their work before the l
 
 def configure(folder: str, *overrides: str) -> Config:
     fixed = ["scale=laptop", "device=cpu", "precision=float32", "eval.every=0", "checkpoint.every=100000", "epochs=20"]
-    return compose([*fixed, f"data.dir={folder}", "actors.count=1", *overrides])
+    return compose([*fixed, f"data.dir={folder}", "actors.count=1", "actors.gradients=false", *overrides])
 
 
 def seconds_of_ray(events: Iterator[Event], steps: int) -> float:

@@ -235,7 +235,7 @@ def test_identity_omits_placement_and_nothing_else() -> None:
     everything, identity = set(flatten(config)), set(flatten(config, identity_only=True))
     assert everything - identity == {
         "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
-        "checkpoint.every", "checkpoint.keep", "actors.count", "actors.num_cpus", "actors.num_gpus",
+        "checkpoint.every", "checkpoint.keep", "actors.count", "actors.gradients", "actors.num_cpus", "actors.num_gpus",
         "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
         "track.enabled", "track.experiment", "track.register", "track.wait",
     }  # fmt: skip
