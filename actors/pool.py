@@ -300,11 +300,19 @@ class Pool:
         return [actor for *_, actor in sorted(places, key=lambda place: place[:2])]
 
     def _actor_for(self, ticket: Work, room: list[str]) -> str | None:
-        """The first actor on which the ticket has not failed. If it has failed on all of them, any actor will do."""
+        """The first actor on which the ticket has not failed. If it has failed on all of them, any actor will do. A
+        promised ticket waits for an actor that has not got its share of the step: nobody could work on it now, and
+        actors that take whole steps in turn would wait for each other."""
+        if not self._published(ticket):
+            share = -(-self.groups // len(self.actors))
+            room = [actor for actor in room if self._tickets_of_step(actor, ticket) < share]
         tried = {actor for actor, _ in self.failures.get(ticket, [])}
         if tried.issuperset(self.actors):
             tried = set()
         return next((actor for actor in room if actor not in tried), None)
+
+    def _tickets_of_step(self, actor: str, ticket: Work) -> int:
+        return sum(isinstance(work.ticket, Ticket) and work.ticket[0] == ticket[0] for work in self.actors[actor])
 
     def _idle(self, actor: str, ticket: Work) -> None:
         works = self.actors.get(actor, [])

@@ -393,6 +393,19 @@ def test_what_a_lost_learner_had_taken_of_a_step_is_computed_again() -> None:
     assert issued(pool) == {"a": first}, "its result is gone; that of the second is still there"
 
 
+def test_promised_tickets_of_a_step_are_spread_over_the_actors() -> None:
+    """Else the actor that joins second would get all tickets of the next step, and the two would work in turn."""
+    pool = Pool(steps=9, groups=2, lag=0, patience=PATIENCE, whole=True, promises=True, eager=True)
+    pool.joined("a")
+    first = [Ticket(0, group, 0) for group in range(2)]
+    assert pool.decide(0.0) == [Issue(first[0], "a"), Issue(first[1], "a"), Learn(0, 0, 2)]
+    pool.joined("b")
+    assert pool.decide(0.0) == [Issue(Ticket(1, 0, 1), "b")], "b takes one, and a the other as soon as it has room"
+    pool.completed("a", first[0])
+    assert pool.decide(0.0) == [Issue(Ticket(1, 1, 1), "a"), Learn(1, 0, 2), Issue(Ticket(2, 0, 2), "b")]
+    assert pool.waiting() == 1, "b waits for the first step, in which it had no part"
+
+
 def test_a_learner_with_statistics_gets_a_whole_step_at_once() -> None:
     pool = Pool(steps=2, groups=2, lag=0, patience=PATIENCE, whole=True)
     pool.joined("a")
