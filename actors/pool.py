@@ -91,7 +91,7 @@ class Pool:
     lag: int
     patience: float  # seconds an actor may take per ticket
     ahead: int = 0  # additional steps that may be in flight if tickets need no weights
-    whole: bool = False  # the learner takes all tickets of a step at once, because its loss needs statistics over them
+    whole: bool = False  # the learner takes all tickets of a step at once: its loss needs that, or they are small
     promises: bool = False  # tickets may be issued with weights that the learner is about to publish
     eager: bool = False  # the learner may be handed tickets that are issued and not finished; needs `whole`
     window: int | None = None  # tickets of a step that may be issued or wait for the learner at a time

@@ -135,7 +135,10 @@ class LearnerConfig:
     clip: float = setting(1.0, "maximum norm of the gradient", above=0)
     compile: bool = setting(False, "use torch.compile; pays off on a GPU, after a slow first step", newer=True)
     num_cpus: float | None = setting(
-        None, "CPUs with engine=ray; null means `threads` (0 with actors.gradients)", at_least=0, placement=True
+        None,
+        "CPUs with engine=ray; null means `threads` (next to none with actors.gradients)",
+        at_least=0,
+        placement=True,
     )
     num_gpus: float | None = setting(
         None,

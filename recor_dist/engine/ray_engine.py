@@ -96,7 +96,9 @@ class RayEngine:
             # Another call costs the learner more than adding small gradients one by one would save.
             whole = groups <= window and groups * weights < SMALL
             window = None if whole else window
-            return Pool(self.steps, groups, 0, patience, 0, whole, True, whole, window, step)
+            return Pool(
+                self.steps, groups, 0, patience, 0, whole, promises=True, eager=whole, window=window, learned=step
+            )
         ahead, whole = 0 if method.uses_weights else AHEAD, method.statistics(config.method) is not None
         return Pool(self.steps, groups, config.lag, patience, ahead, whole, learned=step)
 
