@@ -1,0 +1,121 @@
+"""`python -m benchmarks.roofline`: how close rollout and update come to the speed of a plain matrix product.
+
+For each shape, one core rolls out a ticket, learns from it, and multiplies two large matrices, in turns. The share of a
+part is its FLOPs per second divided by those of the matrix product around it: 1 would mean that nothing but matrix
+products takes time. Every number is a median over the turns.
+
+With `precision=bfloat16` as an argument, both run in that precision, too, and a line says whether it pays on this CPU.
+`profile` as an argument prints which operators of the first shape take the time.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from data.prepare import open_data
+from data.tasks import task_of
+from recor_dist.core.compose import compose
+from recor_dist.core.device import set_up_torch
+from recor_dist.core.messages import Ticket
+from recor_dist.methods import make_learner, make_worker
+
+TURNS = 9
+SIDE = 1024  # of the matrices
+FEW = ["task.test_rows=50", "task.val_rows=50", "epochs=10"]
+SHAPES = {
+    "laptop ARG": ["scale=laptop", "task=arg", "task.train_rows=2000", *FEW],
+    "laptop Sudoku": ["scale=laptop", "task=sudoku", "task.train_rows=500", *FEW],
+    "paper ARG": ["scale=paper", "task=arg", "task.train_rows=2000", "batch_size=256", "rollout_size=256", *FEW],
+    "paper Sudoku": ["scale=paper", "task=sudoku", "task.train_rows=200", "batch_size=32", "rollout_size=32", *FEW],
+}
+FIXED = ["engine=local", "device=cpu", "threads=1"]
+
+Part = Callable[[], object]
+
+
+def make_parts(folder: str, overrides: list[str]) -> dict[str, Part]:
+    """Rolling out a ticket, and learning from it."""
+    config = compose([*FIXED, "precision=float32", *overrides, f"data.dir={folder}"])
+    set_up_torch(config)
+    data = open_data(config, task_of(config))
+    worker, learner = make_worker(config, data), make_learner(config, data.shape, 100_000)
+    worker.load(0, learner.model.weights())
+    batch = worker.roll_out(Ticket(0, 0, 0))
+    return {"rollout": lambda: worker.roll_out(Ticket(0, 0, 0)), "update": lambda: learner.update([batch])}
+
+
+def flops_of(part: Part) -> int:
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # which counts plain products only
+        part()
+    return counter.get_total_flops()
+
+
+def seconds_of(part: Part, at_least: float = 0.2) -> float:
+    """Per call, over as many calls as fill that time."""
+    calls, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < at_least:
+        part()
+        calls += 1
+    return passed / calls
+
+
+def measure(parts: dict[str, Part], dtype: torch.dtype = torch.float32) -> None:
+    matrices = [torch.randn(SIDE, SIDE, dtype=dtype) for _ in range(2)]
+    product = lambda: matrices[0] @ matrices[1]  # noqa: E731
+    flops = {name: flops_of(part) for name, part in parts.items()}
+    shares: dict[str, list[float]] = {name: [] for name in parts}
+    speeds = [2 * SIDE**3 / seconds_of(product)]
+    for _ in range(TURNS):
+        for name, part in parts.items():
+            speed = flops[name] / seconds_of(part)
+            speeds.append(2 * SIDE**3 / seconds_of(product))
+            shares[name].append(2 * speed / (speeds[-2] + speeds[-1]))
+    print(f"  matrix product: {statistics.median(speeds) / 1e9:.0f} GFLOPS")
+    for name, values in shares.items():
+        middle = statistics.median(values)
+        print(f"  {name}: {middle:.2f} of it  ({min(values):.2f} to {max(values):.2f}; {flops[name] / 1e9:.2f} GFLOPs)")
+    sys.stdout.flush()
+
+
+def compare_precisions(folder: str, overrides: list[str]) -> None:
+    """How much faster bfloat16 is: turns of float32 and bfloat16 alternate."""
+    both = [make_parts(folder, [*overrides, f"precision={name}"]) for name in ("float32", "bfloat16")]
+    for name in both[0]:
+        pairs = [[seconds_of(parts[name]) for parts in both] for _ in range(TURNS)]
+        ratios = [slow / fast for slow, fast in pairs]
+        print(f"  {name} in bfloat16: {statistics.median(ratios):.2f} times as fast as in float32")
+    sys.stdout.flush()
+
+
+def show_profile(parts: dict[str, Part]) -> None:
+    for name, part in parts.items():
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            for _ in range(5):
+                part()
+        print(f"\n{name}\n{profiler.key_averages().table(sort_by='self_cpu_time_total', row_limit=22)}")
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, overrides in SHAPES.items():
+            print(name)
+            parts = make_parts(folder, overrides)
+            if "profile" in words:
+                show_profile(parts)
+                return
+            measure(parts)
+            if "precision=bfloat16" in words:
+                compare_precisions(folder, overrides)
+
+
+if __name__ == "__main__":
+    main()
