@@ -62,5 +62,4 @@ TASK = TaskType(
     lengths=lengths,
     sample=sample,
     order="reversed",
-    coordinates=lambda task: {"place": np.arange(task.length)},
 )

@@ -66,6 +66,14 @@ def read_prompt(task: MulConfig, text: str) -> str:
     return f"{x}*{y.zfill(task.factor_digits)}="
 
 
+def coordinates(task: MulConfig, N: int, M: int) -> dict[str, np.ndarray]:
+    """The decimal place, 0 for the last digit, and the number it is in; the signs have no place."""
+    x, y = np.arange(task.digits)[::-1], np.arange(task.factor_digits)[::-1]
+    place = [*x, -1, *y, -1, *np.arange(M)[::-1]]
+    number = np.repeat([0, 1, 2, 3, 4], [len(x), 1, len(y), 1, M])  # x * y = product
+    return {"place": np.array(place), "number": number}
+
+
 TASK = TaskType(
     schema=MulConfig,
     name="MUL",
@@ -75,5 +83,5 @@ TASK = TaskType(
     sample=sample,
     order="reversed",
     read_prompt=read_prompt,
-    coordinates=lambda task: {"place": np.arange(task.slots())[::-1]},  # decimal places: the last digit is place 0
+    coordinates=coordinates,
 )

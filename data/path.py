@@ -56,5 +56,4 @@ TASK = TaskType(
     lengths=lengths,
     sample=sample,
     order="reversed",
-    coordinates=lambda task: {"place": np.arange(task.slots())},
 )

@@ -142,10 +142,12 @@ def layout(task: SudokuConfig, prompt: list[str], M: int, response: list[str] | 
     )
 
 
-def coordinates(task: SudokuConfig) -> dict[str, np.ndarray]:
-    row, column = np.divmod(np.arange(task.size**2), task.size)
+def coordinates(task: SudokuConfig, N: int, M: int) -> dict[str, np.ndarray]:
+    """A slot has the coordinates of the prompt cell that it completes."""
+    row, column = np.divmod(np.arange(N), task.size)
     high, wide = BOX[task.size]
-    return {"row": row, "column": column, "box": row // high * (task.size // wide) + column // wide}
+    cells = {"row": row, "column": column, "box": row // high * (task.size // wide) + column // wide}
+    return {name: np.tile(values, 2) for name, values in cells.items()}
 
 
 def read_file(path: Path, _: int) -> Imported:

@@ -18,6 +18,11 @@ from recor_dist.core.config import TaskConfig
 from recor_dist.core.messages import Rows
 
 
+def places(N: int, M: int) -> np.ndarray:
+    """(N + M,): prompt and response, both counted from 0."""
+    return np.concatenate([np.arange(N), np.arange(M)])
+
+
 @dataclass(frozen=True)
 class Imported:
     """Rows read from a file by `data.import_public`."""
@@ -60,9 +65,17 @@ class TaskType:
     )
     token_name: Callable[[Any, int, str], str] = lambda task, slot, token: token  # display name of a token in a slot
 
-    # --- where the slots of an answer are: coordinate name -> (M,) int array, e.g. row and column, or place in a number
-    coordinates: Callable[[Any], dict[str, np.ndarray]] = lambda task: {}
+    # --- where tokens are: coordinate name -> its value at each of N + M positions, prompt first; -1 where it has none.
+    # Answers with `row` and `column` are drawn as boards.
+    coordinates: Callable[[Any, int, int], dict[str, np.ndarray]] = lambda task, N, M: {"place": places(N, M)}
     row_names: Callable[[Any], list[str]] = lambda task: []  # of answers with rows and columns
+
+    def slot_coordinates(self, task: TaskConfig) -> dict[str, np.ndarray]:
+        """The coordinates of the M slots of a generated answer."""
+        if self.lengths is None:
+            return {}
+        N, M = self.lengths(task)
+        return {name: values[N:] for name, values in self.coordinates(task, N, M).items()}
 
     def display_name(self, task: TaskConfig, slot: int, token: str) -> str:
         """The text that is shown for a token in a slot."""

@@ -217,9 +217,14 @@ def token_name(task: ZebraConfig, slot: int, token: str) -> str:
     return str(int(token) + 1) if row == 0 else name(row, int(token))
 
 
-def coordinates(task: ZebraConfig) -> dict[str, np.ndarray]:
-    row, column = np.divmod(np.arange(task.slots()), task.range_of("houses")[1])
-    return {"row": row, "column": column}
+def coordinates(task: ZebraConfig, N: int, M: int) -> dict[str, np.ndarray]:
+    row, column = np.divmod(np.arange(M), task.range_of("houses")[1])
+    prompt, no_place = np.full(N, -1), np.full(M, -1)
+    return {
+        "place": np.concatenate([np.arange(N), no_place]),
+        "row": np.concatenate([prompt, row]),
+        "column": np.concatenate([prompt, column]),
+    }
 
 
 def check_prompt(task: ZebraConfig, tokens: list[str]) -> None:

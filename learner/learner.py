@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from learner.gradients import Gradients, Loss
-from learner.optimizer import FlatAdamW, learning_rate
+from learner.optimizer import Optimizer, learning_rate
 from recor_dist.core.config import Config
 from recor_dist.core.messages import TicketGradient
 from recor_dist.core.setting import Mistake
@@ -29,7 +29,7 @@ class LearnerState:
 
     step: int
     versions: dict[int, np.ndarray]  # v_{step - lag} .. v_step, flat float32
-    exp_avg: np.ndarray  # AdamW's moments, flat float32
+    exp_avg: np.ndarray  # the optimizer's state, flat float32
     exp_avg_sq: np.ndarray
 
 
@@ -59,7 +59,7 @@ class Learner:
         model.initialise(config.seed)
         self.versions = {0: model.weights()}
         self.gradients = Gradients(config, model, loss)
-        self.optimizer = FlatAdamW(config.learner, model, self.gradients.flat)
+        self.optimizer = Optimizer(config.learner, model, self.gradients.flat)
 
     def update(self, batches: Sequence[Any]) -> dict[str, float]:
         """Learns from all tickets of the current step, in group order; returns the step's metrics."""

@@ -11,6 +11,7 @@ from actors.orders import known_order, left_to_right, random_order
 from actors.rollout import rollout
 from actors.worker import Worker
 from data.shards import Dataset
+from data.tasks import TASKS
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
 from learner.gradients import Gradients, Loss
 from learner.learner import Learner, Statistics
@@ -76,7 +77,8 @@ def headline_decoder(config: Config) -> str:
 
 def lay_out(config: Config, shape: Shape) -> Model:
     """The model of a run, in CPU memory."""
-    return Model(config.model, shape, getattr(config.method, "order_queries", 0))
+    coordinates = TASKS[config.task.name].coordinates(config.task, shape.N, shape.M)
+    return Model(config.model, shape, getattr(config.method, "order_queries", 0), coordinates)
 
 
 def build_model(config: Config, shape: Shape) -> Model:

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,9 +64,11 @@ def decided(record: dict) -> dict:
     return {key: value for key, value in record.items() if key != "time" and not key.startswith(("engine/", "system/"))}
 
 
-def small_model(order_queries: int = 0, N: int = 3, M: int = 4, V: int = 5, seed: int = 0) -> Model:
+def small_model(order_queries: int = 0, N: int = 3, M: int = 4, V: int = 5, seed: int = 0, **settings: Any) -> Model:
     """A float64 model with weights large enough that every part of it matters."""
-    model = Model(ModelConfig(layers=2, width=8, heads=2), Shape(N, M, V), order_queries).move("cpu", torch.float64)
+    coordinates = {"place": np.array([*range(N), *range(M)]), "half": np.arange(N + M) % 3 - 1}
+    sizes = ModelConfig(layers=2, width=8, heads=2, **settings)
+    model = Model(sizes, Shape(N, M, V), order_queries, coordinates).move("cpu", torch.float64)
     with torch.no_grad():
         random = np.random.default_rng(seed)
         for parameter in model.parameters():

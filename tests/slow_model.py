@@ -33,10 +33,26 @@ class SlowModel:
         self.w = {name: p.detach().numpy().astype(np.float64) for name, p in model.named_parameters()}
         self.N, self.M, self.V, self.C = model.shape.N, model.shape.M, model.shape.V, model.C
         self.layers, self.heads = model.config.layers, model.config.heads
+        self.passes = [layer for _ in range(model.config.loops) for layer in range(self.layers)]
+        self.positions = [self._position(model, position) for position in range(self.N + 1 + self.M)]
+
+    def _position(self, model: Model, position: int) -> np.ndarray:
+        """(D,): the vector of position 0..N (prompt and SEP) or N + 1 + slot."""
+        table, N = self.w["wpe.weight"], self.N
+        if model.config.positions == "absolute":
+            return table[position]
+        vector, start = np.zeros(table.shape[1]), 0
+        for values in (model.coordinates or {}).values():
+            value = -1 if position == N else values[position if position < N else position - 1]
+            vector += table[start + value] if value >= 0 else 0
+            start += max(values) + 1
+        part = 0 if position < N else 1 if position == N else 2
+        assert len(table) == start + 3
+        return vector + table[start + part]
 
     def token_logits(self, state: State, slot: int) -> np.ndarray:
         """(V,): logits of the token at a slot, given a state."""
-        query = self.w["token_query"] + self.w["wpe.weight"][self.N + 1 + slot]
+        query = self.w["token_query"] + self.positions[self.N + 1 + slot]
         return self.w["token_head.weight"] @ self._read(self._main_stream(state), query)
 
     def order_logits(self, state: State) -> np.ndarray:
@@ -57,8 +73,8 @@ class SlowModel:
         embedding = self.w["wte.weight"]
         tokens = [*embedding[list(prompt)], embedding[self.V]]
         tokens += [self.w["token_query"] if token is None else embedding[token] for token in response]
-        x = np.stack(tokens) + self.w["wpe.weight"]
-        for layer in range(self.layers):
+        x = np.stack(tokens) + np.stack(self.positions)
+        for layer in self.passes:
             x = np.stack([self._block(layer, row, x) for row in x])
         return np.stack([self.w["token_head.weight"] @ self._norm(row, "ln_f") for row in x[self.N + 1 :]])
 
@@ -66,9 +82,9 @@ class SlowModel:
         """The input of each layer and the output of the last one, (rows, D) each."""
         tokens = [*state.prompt, self.V, *(token for _, token in state.written)]
         positions = [*range(self.N + 1), *(self.N + 1 + slot for slot, _ in state.written)]
-        x = self.w["wte.weight"][tokens] + self.w["wpe.weight"][positions]
+        x = self.w["wte.weight"][tokens] + np.stack([self.positions[p] for p in positions])
         layers = [x]
-        for layer in range(self.layers):
+        for layer in self.passes:
             # The prompt and SEP see all of the prompt and SEP; a written token sees those and the tokens up to itself.
             visible = [max(self.N + 1, row + 1) for row in range(len(x))]
             x = np.stack([self._block(layer, x[row], x[:end]) for row, end in enumerate(visible)])
@@ -77,8 +93,8 @@ class SlowModel:
 
     def _read(self, layers: list[np.ndarray], query: np.ndarray) -> np.ndarray:
         """Passes a query through all layers; it sees the whole main stream of its state, but not itself."""
-        for layer in range(self.layers):
-            query = self._block(layer, query, layers[layer])
+        for layer, context in zip(self.passes, layers, strict=False):
+            query = self._block(layer, query, context)
         return self._norm(query, "ln_f")
 
     def _block(self, layer: int, x: np.ndarray, context: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "actors": ("core", "model", "data"),
     "learner": ("core", "model"),
     "methods": PARTS,
-    "record": PARTS,
+    "record": (*PARTS, "methods"),
     "engine": (*PARTS, "methods", "record"),
     "answers": (*PARTS, "methods", "record"),
     "figures": (*PARTS, "methods", "record"),

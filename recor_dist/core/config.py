@@ -71,6 +71,16 @@ class ModelConfig:
         above=0,
         newer=True,
     )
+    positions: str = setting(
+        "absolute",
+        "absolute: each position has a vector of its own; coordinates: its vector is a sum of vectors for its row, its "
+        "column and so on, as the task defines them",
+        choices=("absolute", "coordinates"),
+        newer=True,
+    )
+    loops: int = setting(
+        1, "passes through the blocks, with the same weights each time", at_least=1, at_most=1024, newer=True
+    )
 
 
 @dataclass
@@ -133,6 +143,17 @@ class LearnerConfig:
     beta1: float = setting(0.9, "beta1 of AdamW", at_least=0, below=1)
     beta2: float = setting(0.999, "beta2 of AdamW", at_least=0, below=1)
     clip: float = setting(1.0, "maximum norm of the gradient", above=0)
+    optimizer: str = setting(
+        "adamw",
+        "muon: Muon for the matrices of the blocks, AdamW for everything else",
+        choices=("adamw", "muon"),
+        newer=True,
+    )
+    muon_lr: float = setting(
+        0.02, "peak learning rate of Muon; follows the schedule of learner.lr", above=0, newer=True
+    )
+    muon_momentum: float = setting(0.95, "momentum of Muon", at_least=0, below=1, newer=True)
+    muon_decay: float = setting(0.0, "weight decay of Muon", at_least=0, newer=True)
     compile: bool = setting(False, "use torch.compile; pays off on a GPU, after a slow first step", newer=True)
     num_cpus: float | None = setting(
         None,

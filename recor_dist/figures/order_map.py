@@ -36,7 +36,7 @@ class Board:
 
     @staticmethod
     def of(task: TaskConfig) -> "Board | None":
-        row, where = TASKS[task.name], TASKS[task.name].coordinates(task)
+        row, where = TASKS[task.name], TASKS[task.name].slot_coordinates(task)
         if not {"row", "column"} <= where.keys():
             return None
         return Board(where["row"], where["column"], where.get("box"), row.row_names(task))

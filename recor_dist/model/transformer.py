@@ -10,16 +10,21 @@ Two baselines use the same weights in simpler ways. Left to right, the main stre
 (`predict_all`). In `denoise`, prompt and response see each other in full, and the token query serves as the MASK token:
 it replaces the embedding of every masked slot.
 
-All streams share the weights. Position table: 0..N for prompt and SEP, N+1+j for response slot j. The state s_t of step
-t is (prompt, y_rho_1 .. y_rho_{t-1}), a prefix in generation order, so masks are the same for every row of a batch.
+All streams share the weights. Position table: 0..N for prompt and SEP, N+1+j for response slot j. A position's vector
+is learned by itself, or with model.positions=coordinates, the sum of one learned vector per coordinate of the position:
+the row, the column and the box of a Sudoku cell, say, which a prompt cell and its slot share. The state s_t of step t
+is (prompt, y_rho_1 .. y_rho_{t-1}), a prefix in generation order, so masks are the same for every row of a batch.
+
+With model.loops, the stack of blocks is passed several times with the same weights.
 
 Every parameter is a view into one flat float32 buffer, matrices first, so weights are published, loaded, clipped and
 optimized as one or two arrays instead of dozens.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,17 +35,22 @@ from recor_dist.core.config import ModelConfig
 from recor_dist.core.messages import Shape
 from recor_dist.core.rng import rng
 
+# Coordinate name -> its value at each of the N + M positions of prompt and response; -1 where a position has none.
+Coordinates = Mapping[str, np.ndarray]
+
 ALIGNMENT = 16  # floats; each parameter starts on a cache line of the flat buffer
 
 
 class Cache:
     """Keys and values of the main stream, layer by layer, in buffers that are written in place.
 
-    They have room for M more entries after the main stream: the branches of `Model.branch_order_logits`.
+    They have room for M more entries after the main stream: the branches of `Model.branch_order_logits`. A block that
+    is passed several times has a layer for each pass.
     """
 
-    def __init__(self, k: Tensor, v: Tensor) -> None:
-        self.k, self.v = k, v  # (layers, B, H, N + 2 M, D/H)
+    def __init__(self, k: Tensor, v: Tensor, positions: Tensor) -> None:
+        self.k, self.v = k, v  # (loops * layers, B, H, N + 2 M, D/H)
+        self.positions = positions  # (N + 1 + M, D), computed once: the weights do not change while a cache is in use
         self.length = 0  # entries that all layers hold
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,14 +61,17 @@ class Cache:
         return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
 
 
+Append = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # `Cache.append` of one layer
+
+
 class Attention(nn.Module):
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.layer, self.width, self.heads = layer, config.width, config.heads
+        self.width, self.heads = config.width, config.heads
         self.c_attn = nn.Linear(config.width, 3 * config.width)  # query, key, value
         self.c_proj = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, append: Append | None) -> Tensor:
         """x (B, S, D): the first `new` positions write keys and values, those from `start` on read them."""
         D = self.width
         weight, bias = self.c_attn.weight, self.c_attn.bias
@@ -66,8 +79,8 @@ class Attention(nn.Module):
         k = v = x.new_empty(x.shape[0], self.heads, 0, D // self.heads)
         if new:
             k, v = (self._split(half) for half in F.linear(x[:, :new], weight[D:], bias[D:]).split(D, dim=-1))
-        if cache is not None:
-            k, v = cache.append(self.layer, k, v)
+        if append is not None:
+            k, v = append(k, v)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, S - start, D)
 
@@ -76,16 +89,16 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.width)
-        self.attn = Attention(config, layer)
+        self.attn = Attention(config)
         self.ln_2 = nn.LayerNorm(config.width)
         self.c_fc = nn.Linear(config.width, 4 * config.width)
         self.c_proj = nn.Linear(4 * config.width, config.width)
 
-    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
-        x = x[:, start:] + self.attn(self.ln_1(x), new, start, mask, cache)
+    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, append: Append | None) -> Tensor:
+        x = x[:, start:] + self.attn(self.ln_1(x), new, start, mask, append)
         return x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x))))
 
 
@@ -98,15 +111,22 @@ class Streams:
 
 
 class Model(nn.Module):
-    def __init__(self, config: ModelConfig, shape: Shape, order_queries: int = 0) -> None:
+    def __init__(
+        self, config: ModelConfig, shape: Shape, order_queries: int = 0, coordinates: Coordinates | None = None
+    ) -> None:
+        """`coordinates` of the N + M positions, which model.positions=coordinates needs; None for positions without
+        structure."""
         super().__init__()
-        self.config, self.shape, self.C = config, shape, order_queries
+        self.config, self.shape, self.C, self.coordinates = config, shape, order_queries, coordinates
         D = config.width
         self.wte = nn.Embedding(shape.V + 1, D)  # the vocabulary and SEP
-        self.wpe = nn.Embedding(shape.N + 1 + shape.M, D)
+        structured = config.positions == "coordinates"
+        self._selection = select_coordinates(shape, coordinates or {}) if structured else None  # (N + 1 + M, vectors)
+        vectors = shape.N + 1 + shape.M if self._selection is None else self._selection.shape[1]
+        self.wpe = nn.Embedding(vectors, D)
         self.token_query = nn.Parameter(torch.empty(D))
         self.order_query = nn.Parameter(torch.empty(order_queries, D)) if order_queries else None
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.ln_f = nn.LayerNorm(D)
         self.token_head = nn.Linear(D, shape.V, bias=False)
         self.order_head = nn.Linear(max(1, order_queries) * D, shape.M)
@@ -136,7 +156,7 @@ class Model(nn.Module):
     def share_gradients(self) -> Tensor:
         """Gives every parameter a gradient that is a view into one flat buffer, laid out like `flat`; returns it."""
         flat = torch.zeros_like(self.flat)
-        for _, parameter, start in self._laid_out():
+        for _, parameter, start in self.laid_out():
             parameter.grad = flat[start : start + parameter.numel()].view(parameter.shape)
         return flat
 
@@ -145,12 +165,15 @@ class Model(nn.Module):
         before = self.flat
         self.flat, self.decayed = self._make_flat(device, dtype)
         self.flat.copy_(before)
+        if self._selection is not None:
+            self._selection = self._selection.to(device, dtype)
         return self
 
     def twin(self) -> "Model":
         """Another model on the same buffer: what is loaded into one is loaded into both."""
-        other = Model(self.config, self.shape, self.C)
+        other = Model(self.config, self.shape, self.C, self.coordinates)
         other.flat, other.decayed = other._make_flat(flat=self.flat)
+        other._selection = self._selection
         return other
 
     def weights(self) -> np.ndarray:
@@ -166,23 +189,23 @@ class Model(nn.Module):
 
     def named_weights(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """The parameters in a flat array of weights, by name."""
-        return {name: weights[start : start + p.numel()].reshape(p.shape) for name, p, start in self._laid_out()}
+        return {name: weights[start : start + p.numel()].reshape(p.shape) for name, p, start in self.laid_out()}
 
     def flat_weights(self, named: dict[str, np.ndarray]) -> np.ndarray:
         """The inverse of `named_weights`."""
         weights = np.zeros(self.flat.numel(), dtype=np.float32)
-        for name, p, start in self._laid_out():
+        for name, p, start in self.laid_out():
             weights[start : start + p.numel()] = named[name].reshape(-1)
         return weights
 
-    def _laid_out(self) -> Iterator[tuple[str, nn.Parameter, int]]:
+    def laid_out(self) -> Iterator[tuple[str, nn.Parameter, int]]:
         """Every parameter with its name and its offset in the flat buffer."""
         for name, parameter in self.named_parameters():
             yield name, parameter, (parameter.data_ptr() - self.flat.data_ptr()) // self.flat.element_size()
 
     def initialise(self, seed: int) -> None:
         """Sets v_0, GPT-2's initialization: normal, residual projections scaled by depth, biases 0, norms 1."""
-        residual = self.config.deviation / math.sqrt(2 * self.config.layers)
+        residual = self.config.deviation / math.sqrt(2 * self.config.layers * self.config.loops)
         with torch.no_grad():
             for index, (name, parameter) in enumerate(self.named_parameters()):
                 if name.endswith("bias"):
@@ -196,17 +219,21 @@ class Model(nn.Module):
 
     # --- inputs of the streams ---------------------------------------------------------------------------------------
 
-    def _prompt(self, prompts: Tensor) -> Tensor:
+    def _positions(self) -> Tensor:
+        """(N + 1 + M, D): the vector of every position."""
+        return self.wpe.weight if self._selection is None else self._selection @ self.wpe.weight
+
+    def _prompt(self, prompts: Tensor, positions: Tensor) -> Tensor:
         """(B, N) -> (B, N + 1, D): prompt and SEP."""
         tokens = F.pad(prompts, (0, 1), value=self.shape.V)
-        return self.wte(tokens) + self.wpe.weight[: self.shape.N + 1]
+        return self.wte(tokens) + positions[: self.shape.N + 1]
 
-    def _slots(self, slots: Tensor) -> Tensor:
-        return self.wpe(slots + self.shape.N + 1)
+    def _slots(self, slots: Tensor, positions: Tensor) -> Tensor:
+        return F.embedding(slots + self.shape.N + 1, positions)
 
-    def _token(self, tokens: Tensor, slots: Tensor) -> Tensor:
+    def _token(self, tokens: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
         """(B,), (B,) -> (B, 1, D): one written token per row."""
-        return (self.wte(tokens) + self._slots(slots))[:, None]
+        return (self.wte(tokens) + self._slots(slots, positions))[:, None]
 
     def _order_queries(self, rows: int, steps: int) -> Tensor:
         """(rows, steps * C, D): the C query vectors, repeated for each step."""
@@ -215,14 +242,14 @@ class Model(nn.Module):
 
     def _run(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
         """Runs all blocks. The last one skips outputs before `start`: only their keys and values are needed."""
-        last = len(self.blocks) - 1
-        for layer, block in enumerate(self.blocks):
-            x = block(
+        last = self.config.loops * len(self.blocks) - 1
+        for layer in range(last + 1):
+            x = self.blocks[layer % len(self.blocks)](
                 x,
                 new,
                 start if layer == last else 0,
                 mask[start:] if mask is not None and layer == last else mask,
-                cache,
+                None if cache is None else partial(cache.append, layer),
             )
         if cache is not None:
             cache.length += new
@@ -240,30 +267,32 @@ class Model(nn.Module):
         prompts (B, N); tokens (B, M) in generation order, at slots order (B, M); queries (B, M, K) slots.
         """
         (B, M, K), N = queries.shape, self.shape.N
-        L = N + M  # no step reads y_rho_M
-        written = self.wte(tokens[:, :-1]) + self._slots(order[:, :-1])  # (B, M - 1, D)
-        streams = [self._prompt(prompts), written, self.token_query + self._slots(queries.flatten(1))]
+        L, positions = N + M, self._positions()  # no step reads y_rho_M
+        written = self.wte(tokens[:, :-1]) + self._slots(order[:, :-1], positions)  # (B, M - 1, D)
+        asked = self.token_query + self._slots(queries.flatten(1), positions)
+        streams = [self._prompt(prompts, positions), written, asked]
         if self.C:
             streams.append(self._order_queries(B, M))
         x = torch.cat(streams, dim=1)  # (B, L + M K + M C, D)
         y = self._run(x, new=L, start=N, mask=self._mask(self._stream_mask, K, x), cache=None)
-        main, asked, ordered = y.split([M, M * K, M * self.C], dim=1)  # main: from SEP on
-        token_logits = self.token_head(asked).unflatten(1, (M, K))
+        main, answered, ordered = y.split([M, M * K, M * self.C], dim=1)  # main: from SEP on
+        token_logits = self.token_head(answered).unflatten(1, (M, K))
         return Streams(token_logits, self._order_logits(ordered if self.C else main))
 
     def predict_all(self, prompts: Tensor, responses: Tensor) -> Tensor:
         """Left to right: logits (B, M, V) of each response token, from the main stream at the token before it."""
         assert not self.C
-        slots = torch.arange(self.shape.M - 1, device=responses.device)
-        x = torch.cat([self._prompt(prompts), self.wte(responses[:, :-1]) + self._slots(slots)], dim=1)  # (B, N + M, D)
+        positions, slots = self._positions(), torch.arange(self.shape.M - 1, device=responses.device)
+        written = self.wte(responses[:, :-1]) + self._slots(slots, positions)
+        x = torch.cat([self._prompt(prompts, positions), written], dim=1)  # (B, N + M, D)
         y = self._run(x, new=x.shape[1], start=self.shape.N, mask=self._mask(self._stream_mask, 0, x), cache=None)
         return self.token_head(y)
 
     def denoise(self, prompts: Tensor, responses: Tensor, masked: Tensor) -> Tensor:
         """Logits (B, M, V) at every slot of responses (B, M), with the slots in `masked` (B, M) hidden."""
-        N, M = self.shape.N, self.shape.M
+        N, M, positions = self.shape.N, self.shape.M, self._positions()
         tokens = torch.where(masked[..., None], self.token_query, self.wte(responses))
-        x = torch.cat([self._prompt(prompts), tokens + self.wpe.weight[N + 1 :]], dim=1)  # (B, N + 1 + M, D)
+        x = torch.cat([self._prompt(prompts, positions), tokens + positions[N + 1 :]], dim=1)  # (B, N + 1 + M, D)
         return self.token_head(self._run(x, new=N + 1 + M, start=N + 1, mask=None, cache=None))
 
     # --- attention masks ---------------------------------------------------------------------------------------------
@@ -305,24 +334,26 @@ class Model(nn.Module):
     def new_cache(self, rows: int) -> Cache:
         device, config = self.flat.device.type, self.config
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.flat.dtype
-        size = (config.layers, rows, config.heads, self.shape.N + 2 * self.shape.M, config.width // config.heads)
-        return Cache(self.flat.new_empty(size, dtype=dtype), self.flat.new_empty(size, dtype=dtype))
+        depth, room = config.loops * config.layers, self.shape.N + 2 * self.shape.M
+        size = (depth, rows, config.heads, room, config.width // config.heads)
+        k, v = (self.flat.new_empty(size, dtype=dtype) for _ in range(2))
+        return Cache(k, v, self._positions())
 
     def start(self, prompts: Tensor, cache: Cache) -> Tensor:
         """Reads the prompts (B, N) into an empty cache; returns the order logits of s_1 (B, M)."""
-        return self._next_order(self._advance(self._prompt(prompts), cache))
+        return self._next_order(self._advance(self._prompt(prompts, cache.positions), cache))
 
     def step(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
         """Writes one token per row (B,) at its slot (B,); returns the order logits of the next state (B, M)."""
-        return self._next_order(self._advance(self._token(tokens, slots), cache))
+        return self._next_order(self._advance(self._token(tokens, slots, cache.positions), cache))
 
     def predict_first(self, prompts: Tensor, cache: Cache) -> Tensor:
         """Left to right: reads the prompts (B, N) into an empty cache; returns logits (B, V) of the first token."""
-        return self.token_head(self._advance(self._prompt(prompts), cache)[:, 0])
+        return self.token_head(self._advance(self._prompt(prompts, cache.positions), cache)[:, 0])
 
     def predict_next(self, tokens: Tensor, slots: Tensor, cache: Cache) -> Tensor:
         """Left to right: writes one token per row (B,) at its slot (B,); returns logits (B, V) of the next token."""
-        return self.token_head(self._advance(self._token(tokens, slots), cache)[:, 0])
+        return self.token_head(self._advance(self._token(tokens, slots, cache.positions), cache)[:, 0])
 
     def _advance(self, x: Tensor, cache: Cache) -> Tensor:
         """Writes x (B, S, D) to the cache; returns the outputs (B, 1 + C, D) of its last token and the order queries.
@@ -340,14 +371,15 @@ class Model(nn.Module):
 
     def ask(self, slots: Tensor, cache: Cache) -> Tensor:
         """Token logits (B, V) for one slot per row (B,), given everything in the cache."""
-        y = self._run((self.token_query + self._slots(slots))[:, None], new=0, start=0, mask=None, cache=cache)
+        x = (self.token_query + self._slots(slots, cache.positions))[:, None]
+        y = self._run(x, new=0, start=0, mask=None, cache=cache)
         return self.token_head(y[:, 0])
 
     def ask_all(self, queries: Tensor, cache: Cache) -> Tensor:
         """Token logits (B, M, K, V) for the queries (B, M, K) of whole trajectories, from the full cache."""
         assert cache.length == self.shape.N + self.shape.M
         _, M, K = queries.shape
-        x = self.token_query + self._slots(queries.flatten(1))
+        x = self.token_query + self._slots(queries.flatten(1), cache.positions)
         y = self._run(x, new=0, start=0, mask=self._mask(self._query_mask, K, x), cache=cache)
         return self.token_head(y).unflatten(1, (M, K))
 
@@ -358,12 +390,24 @@ class Model(nn.Module):
         """
         assert cache.length == self.shape.N + self.shape.M
         M = self.shape.M
-        x = self.wte(tokens) + self._slots(slots)
+        x = self.wte(tokens) + self._slots(slots, cache.positions)
         if self.C:
             x = torch.cat([x, self._order_queries(x.shape[0], M)], dim=1)
         y = self._run(x, new=M, start=0, mask=self._mask(self._branch_mask, 0, x), cache=cache)
         cache.length -= M
         return self._order_logits(y[:, M:] if self.C else y)
+
+
+def select_coordinates(shape: Shape, coordinates: Coordinates) -> Tensor:
+    """(N + 1 + M, vectors): 1 where a position has a coordinate's value, which has a learned vector, else 0.
+
+    Every position has one coordinate more: whether it belongs to the prompt, is SEP, or belongs to the response.
+    """
+    N, M = shape.N, shape.M
+    with_sep = [np.insert(np.asarray(values), N, -1) for values in coordinates.values()]
+    with_sep.append(np.repeat([0, 1, 2], [N, 1, M]))
+    selection = [values[:, None] == np.arange(values.max() + 1) for values in with_sep]
+    return torch.from_numpy(np.concatenate(selection, axis=1).astype(np.float32))
 
 
 def filled_slots(order: Tensor) -> Tensor:

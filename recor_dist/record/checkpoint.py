@@ -16,10 +16,11 @@ from pyarrow import fs
 
 from data.vocab import Vocabulary
 from learner.learner import LearnerState
-from recor_dist.core.config import ModelConfig
+from recor_dist.core.config import unflatten
 from recor_dist.core.files import exists, read_bytes, read_json, write_atomically, write_json
 from recor_dist.core.messages import Shape
 from recor_dist.core.setting import Mistake
+from recor_dist.methods import lay_out
 from recor_dist.model.transformer import Model
 from recor_dist.record.run_folder import COMMIT, STATE, WEIGHTS, RunFolder
 
@@ -92,9 +93,7 @@ def load_model(out: str) -> tuple[Model, Vocabulary]:
     """The newest weights of a run, ready to answer prompts, and its vocabulary."""
     folder = RunFolder.open(out)
     about = folder.require_run()
-    settings = about["settings"]
-    sizes = ModelConfig(*(settings[f"model.{name}"] for name in ("layers", "width", "heads")))
-    model = Model(sizes, Shape(**about["shape"]), settings.get("method.order_queries", 0))
+    model = lay_out(unflatten(about["settings"]), Shape(**about["shape"]))
     state = load_newest(folder, model)
     if state is None:
         raise Mistake(f"{out}: holds no checkpoint yet")

@@ -227,10 +227,10 @@ def test_help_names_every_setting(tmp_path: Path) -> None:
 
 
 def test_identity_omits_placement_and_nothing_else() -> None:
-    newer = [
-        "learner.compile=true",
-        "model.deviation=0.1",
-    ]  # omitted at their defaults, because they are newer than the first runs
+    newer = [  # omitted at their defaults, because they are newer than the first runs
+        "learner.compile=true", "learner.optimizer=muon", "learner.muon_lr=0.1", "learner.muon_momentum=0.9",
+        "learner.muon_decay=0.1", "model.deviation=0.1", "model.positions=coordinates", "model.loops=2",
+    ]  # fmt: skip
     config = compose(["scale=smoke", *newer])
     everything, identity = set(flatten(config)), set(flatten(config, identity_only=True))
     assert everything - identity == {

@@ -99,9 +99,16 @@ def test_a_line_wider_than_the_terminal_wraps_and_keeps_its_labels() -> None:
 
 
 def test_coordinates_say_where_the_slots_are() -> None:
-    board = TASKS["sudoku"].coordinates(sudoku.SudokuConfig(size=6))
+    board = TASKS["sudoku"].slot_coordinates(sudoku.SudokuConfig(size=6))
     assert [board[name][13] for name in ("row", "column", "box")] == [2, 1, 2]
-    table = TASKS["zebra"].coordinates(zebra.ZebraConfig(houses="3", attributes="4"))
+    table = TASKS["zebra"].slot_coordinates(zebra.ZebraConfig(houses="3", attributes="4"))
     assert [table[name][7] for name in ("row", "column")] == [2, 1]
-    assert TASKS["mul"].coordinates(mul.MulConfig(digits=2, factor_digits=1))["place"].tolist() == [2, 1, 0]
-    assert TASKS["arg"].coordinates(arg.ArgConfig(length=3))["place"].tolist() == [0, 1, 2]
+    assert TASKS["arg"].slot_coordinates(arg.ArgConfig(length=3))["place"].tolist() == [0, 1, 2]
+
+
+def test_prompt_tokens_and_slots_share_coordinates() -> None:
+    board = TASKS["sudoku"].coordinates(sudoku.SudokuConfig(size=4), 16, 16)
+    assert all(np.array_equal(values[:16], values[16:]) for values in board.values())
+    digits = TASKS["mul"].coordinates(mul.MulConfig(digits=2, factor_digits=1), 5, 3)
+    assert digits["place"].tolist() == [1, 0, -1, 0, -1, 2, 1, 0]  # 37*8=296
+    assert digits["number"].tolist() == [0, 0, 1, 2, 3, 4, 4, 4]

@@ -32,8 +32,9 @@ def test_rows_have_the_lengths_and_tokens_that_the_task_says(name: str, config_i
     assert rows.prompts.shape[1] == task.N
     assert rows.responses.shape[1] == task.M == config.task.slots()
     assert max(rows.prompts.max(), rows.responses.max()) < len(task.vocabulary.tokens)
-    for coordinate in row.coordinates(config.task).values():
-        assert coordinate.shape == (task.M,)
+    for coordinate in row.coordinates(config.task, task.N, task.M).values():
+        assert coordinate.shape == (task.N + task.M,)
+        assert coordinate.min() >= -1
 
 
 def task_knowledge(source: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The streams and their gradients against slow NumPy, and the flat buffer."""
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.conftest import small_model
 from tests.slow_model import SlowModel, State
 
 B, N, M, V, K = 3, 3, 4, 5, 2
+VARIANTS = pytest.mark.parametrize("settings", [{}, {"positions": "coordinates"}, {"loops": 3}], ids=str)
 
 
 def trajectories(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -28,9 +30,10 @@ def state_at(prompts: torch.Tensor, tokens: torch.Tensor, order: torch.Tensor, b
     return State(tuple(prompts[b].tolist()), tuple(zip(order[b, :t].tolist(), tokens[b, :t].tolist(), strict=True)))
 
 
+@VARIANTS
 @pytest.mark.parametrize("C", [0, 1, 3])
-def test_the_training_forward_matches_the_paper_state_by_state(C: int) -> None:
-    model = small_model(C)
+def test_the_training_forward_matches_the_paper_state_by_state(C: int, settings: dict[str, Any]) -> None:
+    model = small_model(C, **settings)
     slow = SlowModel(model)
     prompts, tokens, order, queries = trajectories()
     streams = model(prompts, tokens, order, queries)
@@ -43,9 +46,10 @@ def test_the_training_forward_matches_the_paper_state_by_state(C: int) -> None:
                 np.testing.assert_allclose(streams.tokens[b, t, k].detach(), expected, atol=1e-10)
 
 
+@VARIANTS
 @pytest.mark.parametrize("C", [0, 2])
-def test_cached_steps_match_the_uncached_forward(C: int) -> None:
-    model = small_model(C)
+def test_cached_steps_match_the_uncached_forward(C: int, settings: dict[str, Any]) -> None:
+    model = small_model(C, **settings)
     prompts, tokens, order, queries = trajectories()
     streams = model(prompts, tokens, order, queries)
     with torch.inference_mode():
@@ -61,9 +65,10 @@ def test_cached_steps_match_the_uncached_forward(C: int) -> None:
     np.testing.assert_allclose(together, streams.tokens.detach(), atol=1e-12)
 
 
+@VARIANTS
 @pytest.mark.parametrize("C", [0, 2])
-def test_a_branch_sees_only_its_prefix_and_its_own_token(C: int) -> None:
-    model = small_model(C)
+def test_a_branch_sees_only_its_prefix_and_its_own_token(C: int, settings: dict[str, Any]) -> None:
+    model = small_model(C, **settings)
     slow = SlowModel(model)
     prompts, tokens, order, queries = trajectories()
     branch_tokens, branch_slots = tokens.flip(1), queries[:, :, 1]
@@ -118,8 +123,9 @@ def test_the_prompt_never_sees_the_response() -> None:
     assert not torch.equal(x.order[:, 1], y.order[:, 1])
 
 
-def test_left_to_right_the_main_stream_predicts_the_next_token() -> None:
-    model = small_model()
+@VARIANTS
+def test_left_to_right_the_main_stream_predicts_the_next_token(settings: dict[str, Any]) -> None:
+    model = small_model(**settings)
     slow = SlowModel(model)
     prompts, tokens, _, _ = trajectories()
     order = torch.arange(M).expand(B, M)
@@ -135,8 +141,9 @@ def test_left_to_right_the_main_stream_predicts_the_next_token() -> None:
     np.testing.assert_allclose(torch.stack(cached, 1), logits.detach(), atol=1e-12)
 
 
-def test_a_denoiser_lets_every_position_see_every_other() -> None:
-    model = small_model()
+@VARIANTS
+def test_a_denoiser_lets_every_position_see_every_other(settings: dict[str, Any]) -> None:
+    model = small_model(**settings)
     slow = SlowModel(model)
     prompts, responses, _, _ = trajectories()
     masked = torch.tensor([[True] * M, [False] * M, [True, False, False, True]])
@@ -160,6 +167,34 @@ def test_model_sizes_match_the_paper() -> None:
     assert 5e6 < sum(p.numel() for p in tiny.parameters()) < 6.5e6
     assert 10e6 < sum(p.numel() for p in nano.parameters()) < 12e6
     assert tiny.wpe.num_embeddings == 20 + 1 + 20
+
+
+@VARIANTS
+def test_gradients_match_finite_differences(settings: dict[str, Any]) -> None:
+    model = small_model(2, **settings)
+    prompts, tokens, order, queries = trajectories()
+
+    def loss() -> torch.Tensor:
+        streams = model(prompts, tokens, order, queries)
+        return streams.tokens.logsumexp(-1).sum() + streams.order.square().sum()
+
+    flat = model.share_gradients()
+    loss().backward()
+    with torch.no_grad():
+        for index in np.random.default_rng(0).choice(model.flat.numel(), 40, replace=False):
+            here = model.flat[index].clone()
+            sides = []
+            for shift in (1e-5, -1e-5):
+                model.flat[index] = here + shift
+                sides.append(loss())
+            model.flat[index] = here
+            assert flat[index].item() == pytest.approx(float(sides[0] - sides[1]) / 2e-5, abs=1e-6, rel=1e-5)
+
+
+def test_a_twin_has_the_same_positions_and_weights() -> None:
+    model = small_model(positions="coordinates")
+    streams = [m(*trajectories()) for m in (model, model.twin())]
+    assert torch.equal(streams[0].tokens, streams[1].tokens)
 
 
 def first_block(model: Model) -> Block:
