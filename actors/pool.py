@@ -2,21 +2,21 @@
 
 The engine reports to the pool what happened (an actor joined or was lost; a ticket finished, failed or was lost; the
 learner took tickets or was rewound) and asks what to do (`decide`): issue these tickets, drop these actors, have the
-learner take what is ready, or give up. All times are numbers that the engine passes in.
+learner take what is ready, have it lead, or give up. All times are numbers that the engine passes in.
 
 Invariants, whatever happens in whatever order:
 - In each life of the learner every ticket is consumed exactly once, in the order of (step, group), as soon as it and
   all tickets before it are finished: the learner works on the first tickets of a step while actors roll out its last.
-  With `eager`, it is handed a step whose tickets are all issued, and itself waits for their results.
-- A ticket of step s names weights v_max(0, s - lag) and is issued only once those are published, or with `promises`,
-  once the learner has everything it needs to publish them. At most lag + 1 steps are in flight, which is the
-  backpressure (`ahead` more if tickets need no weights).
+- A ticket of step s names weights v_max(0, s - lag) and is issued only once those are published. At most lag + 1 steps
+  are in flight, which is the backpressure (`ahead` more if tickets need no weights).
+- With `leads`, the learner itself hands out the tickets of whole steps, to idle actors and to itself. If something goes
+  wrong, it stops at the last whole step, and the pool issues the tickets of the next one.
 - Results in flight or waiting for the learner are at most `window` tickets of a step, which bounds the bytes they take.
 - A ticket is reissued only if it failed, its actor was lost or exceeded the deadline, or its result was lost, also with
   a learner that had taken only a part of the step. The first result counts; later ones are duplicates with the same
   bits.
 - Every evaluation ticket is answered once. Evaluation never delays the step that the learner is waiting for, unless
-  tickets of more than one version are pending.
+  tickets of more than one version are pending. A leading learner goes on without the actors that evaluate.
 - As long as there is an actor, the run can make progress.
 """
 
@@ -45,11 +45,19 @@ class Issue:
 
 @dataclass(frozen=True)
 class Learn:
-    """Tickets `first` .. `end` - 1 of this step are finished, or issued: have the learner take them, in group order."""
+    """Tickets `first` .. `end` - 1 of this step are finished: have the learner take them, in group order."""
 
     step: int
     first: int
     end: int
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Have the learner compute steps from this one on, handing out their tickets to these actors and to itself."""
+
+    step: int
+    actors: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class GiveUp:
     errors: tuple[tuple[str, str], ...]  # (actor, what happened) for each try
 
 
-Command = Issue | Learn | Drop | GiveUp
+Command = Issue | Learn | Lead | Drop | GiveUp
 
 
 @lru_cache(maxsize=256)  # used in every decision
@@ -91,16 +99,17 @@ class Pool:
     lag: int
     patience: float  # seconds an actor may take per ticket
     ahead: int = 0  # additional steps that may be in flight if tickets need no weights
-    whole: bool = False  # the learner takes all tickets of a step at once: its loss needs that, or they are small
-    promises: bool = False  # tickets may be issued with weights that the learner is about to publish
-    eager: bool = False  # the learner may be handed tickets that are issued and not finished; needs `whole`
+    whole: bool = False  # the learner takes all tickets of a step at once, because its loss needs statistics over them
+    leads: bool = False  # the learner leads once it is prepared; needs lag = ahead = 0
     window: int | None = None  # tickets of a step that may be issued or wait for the learner at a time
     learned: int = 0  # steps that the learner has finished; v_learned is published
     taken: int = 0  # tickets of the next step that the learner has taken
     in_hand: list[Learn] = field(default_factory=list)  # parts sent to the learner that it has not taken yet
     actors: dict[str, list[_Work]] = field(default_factory=dict)  # the first in progress, the rest queued
     finished: set[Ticket] = field(default_factory=set)  # but not yet taken
-    suspect: set[Ticket] = field(default_factory=set)  # issued, but the learner found that there will be no result
+    prepared: bool = False  # the learner has what it needs to lead
+    leading: Lead | None = None
+    by_tickets: bool = False  # something went wrong while the learner led: the current step is issued ticket by ticket
     evaluating: dict[EvalTicket, None] = field(default_factory=dict)  # not yet answered, oldest first
     failures: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, error) for each try
     deaths: dict[Work, list[tuple[str, str]]] = field(default_factory=dict)  # (actor, cause) for each death
@@ -132,7 +141,6 @@ class Pool:
             return False
         if isinstance(ticket, Ticket):
             self.finished.add(ticket)
-            self.suspect.discard(ticket)
         else:
             del self.evaluating[ticket]
         return True
@@ -154,32 +162,43 @@ class Pool:
         """Adds evaluation tickets, to be issued as soon as their weights are published."""
         self.evaluating |= dict.fromkeys(tickets)
 
-    def ticket_lost(self, ticket: Ticket, reissued: bool = False) -> None:
-        """The result of a ticket was lost with its node, or will not come: the learner can take nothing it has in hand.
-        A ticket that is still under way is handed over again once it is finished or, with `reissued`, at once."""
-        self.in_hand = []
-        if not reissued and ticket in self.finished:
+    def ticket_lost(self, ticket: Ticket) -> None:
+        """The result of a finished ticket was lost with its node: the learner can take nothing it has in hand."""
+        if ticket in self.finished:
             self.finished.remove(ticket)
             self.reissued += 1
-        elif not reissued:
-            self.suspect.add(ticket)
+        self.in_hand = []
 
     def took(self) -> None:
         """The learner took the first part in hand. If that ends a step, the new weights are published."""
         part = self.in_hand.pop(0)
         self.taken = part.end
         self.finished.difference_update(self.tickets_of(part))
-        self.suspect.difference_update(self.tickets_of(part))
-        if self.taken < self.groups:
-            return
-        self.learned, self.taken = self.learned + 1, 0
+        if self.taken == self.groups:
+            self._learned(1)
+
+    def led(self, steps: int) -> None:
+        """The learner has stopped leading, after this many whole steps."""
+        self.leading = None
+        if steps:
+            self._learned(steps)
+
+    def troubled(self, actor: str, ticket: Ticket, cause: str, *, raised: bool) -> None:
+        """While the learner led, a ticket raised an exception on an actor, or the actor was lost with it."""
+        (self.failures if raised else self.deaths).setdefault(ticket, []).append((actor, cause))
+        self.by_tickets = True
+        self.reissued += 1
+
+    def _learned(self, steps: int) -> None:
+        self.learned, self.taken, self.by_tickets = self.learned + steps, 0, False
+        self.finished = {t for t in self.finished if t.step >= self.learned}
         self.failures = {t: f for t, f in self.failures.items() if self._wanted(t)}
         self.deaths = {t: f for t, f in self.deaths.items() if self._wanted(t)}
 
     def rewound(self, version: int) -> None:
         """The learner died and was restarted at v_version. Tickets are pure, so those that it had not taken stay
         valid."""
-        self.learned, self.taken, self.in_hand, self.suspect = version, 0, [], set()
+        self.learned, self.taken, self.in_hand, self.leading, self.prepared = version, 0, [], None, False
 
     # --- what to do --------------------------------------------------------------------------------------------------
 
@@ -190,34 +209,29 @@ class Pool:
             if not works:
                 continue
             head = works[0]
-            if head.deadline is None and self._published(head.ticket):
+            if head.deadline is None:
                 head.deadline = now + self.patience
-            if head.deadline is not None and now > head.deadline:
+            if now > head.deadline:
                 commands.append(Drop(actor, tuple(self.lost(actor, f"no answer in {self.patience:g} s"))))
         for tries, limit in ((self.failures, TRIES), (self.deaths, DEATHS)):
             for ticket, errors in tries.items():
                 if len(errors) >= limit:
                     return [GiveUp(ticket, tuple(errors))]
-        commands += self._issues(now)
-        while len(self.in_hand) < QUEUE and (part := self._next_part()):
-            self.in_hand.append(part)
-            commands.append(part)
-            commands += self._issues(now) if self.promises else []
-        return commands
-
-    def _issues(self, now: float) -> list[Command]:
-        commands: list[Command] = []
         room = self._room()
         for ticket in self._open_tickets() if room else ():
             actor = self._actor_for(ticket, room)
             if actor is not None:
-                at_once = not self.actors[actor] and self._published(ticket)
-                self.actors[actor].append(_Work(ticket, now + self.patience if at_once else None))
+                self.actors[actor].append(_Work(ticket, None if self.actors[actor] else now + self.patience))
                 room.remove(actor)
-                self.suspect -= {ticket}
                 commands.append(Issue(ticket, actor))
             if not room:
                 break
+        while len(self.in_hand) < QUEUE and (part := self._next_part()):
+            self.in_hand.append(part)
+            commands.append(part)
+        if self.prepared and not (self.leading or self.by_tickets or self.learned == self.steps):
+            self.leading = Lead(self.learned, tuple(self.idle()))
+            commands.append(self.leading)
         return commands
 
     def tickets(self, step: int) -> tuple[Ticket, ...]:
@@ -226,16 +240,8 @@ class Pool:
     def tickets_of(self, part: Learn) -> tuple[Ticket, ...]:
         return self.tickets(part.step)[part.first : part.end]
 
-    def learner_busy(self) -> bool:
-        """True if the learner has what it needs to work."""
-        return bool(self.in_hand) and self.finished.issuperset(self.tickets_of(self.in_hand[0]))
-
-    def waiting(self) -> int:
-        """Actors without a ticket, or with one whose weights are only promised."""
-        return sum(not works or not self._published(works[0].ticket) for works in self.actors.values())
-
     def idle(self) -> list[str]:
-        return [actor for actor, works in self.actors.items() if not works]
+        return [actor for actor, works in self.actors.items() if not works and not self._is_led(actor)]
 
     def done(self) -> bool:
         return self.learned == self.steps and not self.evaluating
@@ -252,8 +258,7 @@ class Pool:
         under_way = {work.ticket for works in self.actors.values() for work in works}
         evaluations = [ticket for ticket in self.evaluating if ticket.version <= self.learned]
         urgent, *ahead = [self.tickets(step) for step in range(self.learned, self._end_of_window())] or [()]
-        if self.window:
-            urgent, ahead = urgent[: self.taken + self.window], [tickets[: self.window] for tickets in ahead]
+        urgent = urgent[: self.taken + self.window] if self.window else urgent
         # An evaluation keeps the weights of its version alive: with a second one waiting they would pile up.
         behind = len({ticket.version for ticket in evaluations}) > 1
         first, second = (evaluations, urgent) if behind else (urgent, evaluations)
@@ -270,49 +275,38 @@ class Pool:
             step, first = divmod(self.in_hand[-1].step * self.groups + self.in_hand[-1].end, self.groups)
         if step == self.steps:
             return None
-        tickets, ready = self.tickets(step), self.finished
-        if self.eager:
-            under_way = {work.ticket for works in self.actors.values() for work in works}
-            ready = ready | (under_way - self.suspect)
-        end = next((group for group in range(first, self.groups) if tickets[group] not in ready), self.groups)
+        tickets = self.tickets(step)
+        end = next((group for group in range(first, self.groups) if tickets[group] not in self.finished), self.groups)
         if end == first or (end < self.groups and (self.whole or step > self.learned)):
             return None
         return Learn(step, first, end)
 
-    def _published(self, ticket: Work) -> bool:
-        """False if the weights of an issued ticket are only promised."""
-        return not self.promises or ticket.version <= self.learned
-
     def _end_of_window(self) -> int:
-        newest = self.learned
-        if self.promises and self.in_hand and self.in_hand[-1].end == self.groups:
-            newest = self.in_hand[-1].step + 1
-        return min(self.steps, newest + self.lag + self.ahead + 1)
+        """The first step whose tickets are not issued yet."""
+        if self.leads and not self.by_tickets:
+            return self.learned
+        return min(self.steps, self.learned + self.lag + self.ahead + 1)
+
+    def _is_led(self, actor: str) -> bool:
+        return self.leading is not None and actor in self.leading.actors
 
     def _room(self) -> list[str]:
         """Actors with a free place in their queue, once per place, those that will start it soonest first: idle actors,
         then the one that has been working longest, and the second places of idle actors last."""
         places = [
-            (place, (works[0].deadline if works else None) or math.inf, actor)
+            (place, works[0].deadline if works else math.inf, actor)
             for actor, works in self.actors.items()
+            if not self._is_led(actor)
             for place in range(len(works), QUEUE)
         ]
         return [actor for *_, actor in sorted(places, key=lambda place: place[:2])]
 
     def _actor_for(self, ticket: Work, room: list[str]) -> str | None:
-        """The first actor on which the ticket has not failed. If it has failed on all of them, any actor will do. A
-        promised ticket waits for an actor that has not got its share of the step: nobody could work on it now, and
-        actors that take whole steps in turn would wait for each other."""
-        if not self._published(ticket):
-            share = -(-self.groups // len(self.actors))
-            room = [actor for actor in room if self._tickets_of_step(actor, ticket) < share]
+        """The first actor on which the ticket has not failed. If it has failed on all of them, any actor will do."""
         tried = {actor for actor, _ in self.failures.get(ticket, [])}
         if tried.issuperset(self.actors):
             tried = set()
         return next((actor for actor in room if actor not in tried), None)
-
-    def _tickets_of_step(self, actor: str, ticket: Work) -> int:
-        return sum(isinstance(work.ticket, Ticket) and work.ticket[0] == ticket[0] for work in self.actors[actor])
 
     def _idle(self, actor: str, ticket: Work) -> None:
         works = self.actors.get(actor, [])

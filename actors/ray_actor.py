@@ -59,37 +59,30 @@ class RolloutActor(RayMember):
         self.worker = self.make_worker(data.read_from(shards) if shards else data)
 
     @ray.method(num_returns=2)
-    def roll_out(self, ticket: Ticket, weights: list[ray.ObjectRef]) -> tuple[Receipt, Any]:
+    def roll_out(self, ticket: Ticket, weights: list[ray.ObjectRef | np.ndarray]) -> tuple[Receipt, Any]:
         return self._computed(ticket.version, weights, lambda worker: worker.roll_out(ticket))
 
     @ray.method(num_returns=2)
-    def differentiate(
-        self, ticket: Ticket, weights: list[ray.ObjectRef], promised: bool = False
-    ) -> tuple[Receipt, Any]:
-        """With `promised`, it waits until the learner has published the weights."""
-        return self._computed(ticket.version, weights, lambda worker: worker.differentiate(ticket), promised)
+    def differentiate(self, ticket: Ticket, weights: list[ray.ObjectRef | np.ndarray]) -> tuple[Receipt, Any]:
+        return self._computed(ticket.version, weights, lambda worker: worker.differentiate(ticket))
 
     @ray.method(num_returns=2)
-    def evaluate(self, ticket: EvalTicket, weights: list[ray.ObjectRef]) -> tuple[Receipt, Any]:
+    def evaluate(self, ticket: EvalTicket, weights: list[ray.ObjectRef | np.ndarray]) -> tuple[Receipt, Any]:
         return self._computed(ticket.version, weights, lambda worker: worker.evaluate(ticket.split, ticket.group))
 
     def _computed(
-        self, version: int, weights: list[ray.ObjectRef], compute: Callable[[Worker], Any], promised: bool = False
+        self, version: int, weights: list[ray.ObjectRef | np.ndarray], compute: Callable[[Worker], Any]
     ) -> tuple[Receipt, Any]:
-        """Computes a ticket, and before that fetches its weights, unless it needs none or they are loaded already. The
-        reference is in a list because Ray would always fetch a bare one."""
+        """Computes a ticket, and before that fetches its weights, unless it needs none or they are loaded already. A
+        reference to them is in a list because Ray would always fetch a bare one."""
         assert self.worker is not None
         began = time.perf_counter()
         pulled = 0
         if weights and self.worker.version != version:
             try:
-                flat = ray.get(weights[0])
+                flat = weights[0] if isinstance(weights[0], np.ndarray) else ray.get(weights[0])
             except RayError as error:
                 raise WeightsLost(f"v_{version}") from error
-            if flat is None:  # they were promised, but the learner could not take all tickets of the step
-                raise WeightsLost(f"v_{version}, which is not published yet")
-            if promised:
-                began = time.perf_counter()  # waiting for the learner is not fetching
             self.worker.load(version, flat)
             pulled = flat.nbytes
         loaded = time.perf_counter()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -47,13 +47,17 @@ def configure(folder: str, *overrides: str) -> Config:
     return compose([*fixed, f"data.dir={folder}", "actors.count=1", "actors.gradients=false", *overrides])
 
 
-def seconds_of_ray(events: Iterator[Event], steps: int) -> float:
-    """Seconds per step, after some that refill the pipeline."""
-    stepped = (event for event in events if isinstance(event, Stepped))
-    list(islice(stepped, WARM_UP))
+def seconds_of_ray(engine: RayEngine, events: Iterator[Event], steps: int) -> float:
+    """Seconds per step, over at least this many, after some that refill the pipeline."""
+    first = _pass(engine, events, engine.pool.learned + WARM_UP)
     began = time.perf_counter()
-    list(islice(stepped, steps))
-    return (time.perf_counter() - began) / steps
+    last = _pass(engine, events, first + steps)
+    return (time.perf_counter() - began) / (last - first)
+
+
+def _pass(engine: RayEngine, events: Iterator[Event], step: int) -> int:
+    """Runs up to this step, and to the end of what the engine reports at once; returns the step it is at."""
+    return next(e.step for e in events if isinstance(e, Stepped) and e.step == engine.pool.learned and e.step >= step)
 
 
 def seconds_of_local(engine: LocalEngine, steps: int) -> tuple[float, float]:
@@ -127,7 +131,7 @@ def compare(title: str, config: Config) -> None:
         steps = max(3, round(ROUND / sum(seconds_of_local(local, 3))))
         on_one_core.append(seconds_of_local(local, steps))
         for _ in range(ROUNDS):
-            on_ray.append(seconds_of_ray(events, steps))
+            on_ray.append(seconds_of_ray(engine, events, steps))
             time.sleep(SETTLE)
             on_one_core.append(seconds_of_local(local, steps))
             if plain:
@@ -210,7 +214,7 @@ def main() -> None:
         config = configure(folder, *overrides)
         set_up_torch(config)
         with ray_session.session():
-            ray_session.start(cpus_wanted(config, config.actors.gradients is True))
+            ray_session.start(cpus_wanted(config))
             if overrides:
                 compare(" ".join(overrides), config)
                 return

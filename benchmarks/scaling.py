@@ -95,7 +95,7 @@ def on_cores(folder: str, overrides: list[str]) -> None:
         seconds = [before]
         for _ in range(ROUNDS):
             for name in engines:
-                on_ray = seconds_of_ray(events[name], steps)
+                on_ray = seconds_of_ray(engines[name], events[name], steps)
                 time.sleep(SETTLE)
                 after = sum(seconds_of_local(local, steps))
                 gains[name].append((before + after) / 2 / on_ray)

@@ -87,6 +87,10 @@ class Learner:
         if self.model.flat.is_cuda:
             torch.cuda.synchronize()  # otherwise time the GPU is still computing would be measured as waiting
 
+    def restart_step(self) -> None:
+        """Forgets the tickets taken so far: the next one is the first of the step again."""
+        self.taken = 0
+
     def finish(self) -> dict[str, float]:
         """Ends the current step with the tickets taken so far; returns its metrics."""
         count, gradient = max(1, self.count), self.gradients.flat

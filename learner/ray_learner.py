@@ -1,20 +1,21 @@
 """The Ray shell around the learner: it takes the results of tickets by reference and returns receipts, and v_{n+1} with
-the last tickets of a step.
+the last tickets of a step. Or it leads: it hands out the tickets of whole steps itself (learner/leading.py).
 
 The driver owns what it returns, so published weights outlive the process that computed them.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from learner.leading import Compute, Leading, Terms, Troubled
 from learner.learner import Learner, LearnerState
-from recor_dist.core.messages import Receipt
+from recor_dist.core.messages import Led, LedStep, Receipt, Trouble
 from recor_dist.core.ray_member import Fingerprint, RayMember
 
 
@@ -24,12 +25,50 @@ class LearnerActor(RayMember):
         super().__init__(fingerprint)
         self.make_learner = make_learner
         self.learner: Learner | None = None
+        self.compute: Compute | None = None
+        self.terms: Terms | None = None
+        self.led: list[LedStep] = []  # since it began to lead
         self.lock = threading.Lock()  # held while the learner changes
 
     def begin(self, state: LearnerState) -> None:
         """Resumes from a state; the first time, that of step 0."""
         self.learner = self.make_learner()
         self.learner.load_state(state)
+
+    def prepare_to_lead(self, make_compute: Callable[[], Compute], terms: Terms) -> None:
+        """Gives the learner what it needs to hand out tickets, and to compute them itself."""
+        self.compute, self.terms = make_compute(), terms
+
+    @ray.method(num_returns=3)
+    def lead(
+        self, end: int, actors: Mapping[str, Any], seconds: float, with_state: bool
+    ) -> tuple[Led, np.ndarray, LearnerState | None]:
+        """Takes steps until `end`, with the help of actors, for about this many seconds; stops at the first trouble.
+        Returns the newest weights and, if it reached the end and is asked for it, the state."""
+        assert self.learner is not None
+        self.led, trouble, began = [], None, time.monotonic()
+        while self.learner.step < end and trouble is None and time.monotonic() - began < seconds:
+            trouble = self._lead_step(actors)
+        step = self.learner.step
+        state = self.learner.state() if with_state and step == end else None
+        return Led(tuple(self.led), trouble), self.learner.versions[step], state
+
+    def _lead_step(self, actors: Mapping[str, Any]) -> Trouble | None:
+        learner, compute, terms, began = self.learner, self.compute, self.terms, time.monotonic()
+        assert learner is not None and compute is not None and terms is not None
+        leading = Leading(learner.step, learner.versions[learner.step], actors, compute, terms)
+        try:
+            for gradient in leading.gradients():
+                with self.lock:
+                    learner.take([gradient])
+        except Troubled as troubled:
+            with self.lock:
+                learner.restart_step()
+            return troubled.trouble
+        with self.lock:
+            metrics = learner.finish()
+            self.led.append(leading.measured(time.monotonic() - began, metrics))
+        return None
 
     @ray.method(num_returns=3)
     def update(
@@ -53,11 +92,12 @@ class LearnerActor(RayMember):
         return receipt, self.learner.versions[self.learner.step] if last else None, state
 
     @ray.method(concurrency_group="state")
-    def state(self) -> LearnerState:
-        """The state after the last whole step, even while `update` waits for results."""
+    def state(self) -> tuple[LearnerState, tuple[LedStep, ...]]:
+        """The state after the last whole step, even in the middle of the next one, and the steps that it has taken
+        since it began to lead."""
         with self.lock:
             assert self.learner is not None
-            return self.learner.state()
+            return self.learner.state(), tuple(self.led)
 
 
 def _take(results: Sequence[ray.ObjectRef]) -> tuple[list[Any], tuple[int, ...]]:

@@ -14,11 +14,12 @@ from data.shards import Dataset
 from data.tasks import TASKS
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
 from learner.gradients import Gradients, Loss
+from learner.leading import Compute
 from learner.learner import Learner, Statistics
 from learner.losses import recor_loss, recor_statistics
 from recor_dist.core.config import Config
 from recor_dist.core.device import set_up_torch
-from recor_dist.core.messages import Rows, Shape, TicketGradient
+from recor_dist.core.messages import Rows, Shape, Ticket, TicketGradient
 from recor_dist.model.decoding import Decoder, generate, generate_in_random_order, generate_left_to_right
 from recor_dist.model.denoising import mdm_decoders
 from recor_dist.model.transformer import Model
@@ -96,6 +97,17 @@ def make_worker(config: Config, data: Dataset) -> Worker:
         return Gradients(config, _for_training(config, model), method.loss).of
 
     return Worker(config, data, model, method.prepare, decoders, method.uses_weights, make_gradients)
+
+
+def make_compute(config: Config, data: Dataset, shards: Any) -> Compute:
+    """What a learner needs to compute tickets itself. `shards`: files of the data, if its folder cannot be reached."""
+    worker = make_worker(config, data.read_from(shards) if shards else data)
+
+    def compute(ticket: Ticket, weights: np.ndarray) -> TicketGradient:
+        worker.load(ticket.version, weights)
+        return worker.differentiate(ticket)
+
+    return compute
 
 
 def _for_training(config: Config, model: Model) -> Model:

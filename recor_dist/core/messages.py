@@ -63,6 +63,38 @@ class Receipt:
 
 
 @dataclass(frozen=True)
+class LedStep:
+    """A step whose tickets the learner handed out itself, to actors and to itself."""
+
+    seconds: float  # from its start to its end
+    computed: float  # of those, in which the learner computed tickets itself
+    waited: float  # of those, in which it waited for actors
+    actors: int  # that took part
+    busy: float  # seconds in which actors computed, summed over them
+    tickets: dict[str, int]  # that each of them and the learner computed, by name
+    moved_bytes: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why the learner stopped handing out tickets: one of them has no result."""
+
+    ticket: Ticket
+    actor: str
+    cause: str
+    raised: bool  # an exception in our own code; otherwise the actor died, or did not answer in time
+
+
+@dataclass(frozen=True)
+class Led:
+    """What the driver gets when the learner stops handing out tickets."""
+
+    steps: tuple[LedStep, ...]
+    trouble: Trouble | None = None
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows of a data set, as token ids."""
 
@@ -127,7 +159,7 @@ class MaskedBatch:
 
 @dataclass(frozen=True)
 class TicketGradient:
-    """What a ticket adds to its step, if an actor also computes its gradient (`actors.gradients`)."""
+    """What a ticket adds to its step, if its gradient is computed where it is rolled out (`actors.gradients`)."""
 
     gradient: np.ndarray  # flat float32, laid out like the weights: of the loss summed over `count` entries
     count: int

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import ray
 
-from actors.pool import Learn, Work
+from actors.pool import Lead, Learn, Work
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,7 @@ class Call:
     """A call of a remote method that an actor or the learner has yet to answer."""
 
     member: str
-    method: str  # hello, watch, begin, roll_out, differentiate, evaluate, update
+    method: str  # hello, watch, begin, prepare_to_lead, roll_out, differentiate, evaluate, update, lead
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,18 @@ class UpdateCall(Call):
     """`update` of the learner. The receipt answers the call; the rest comes with the last tickets of a step."""
 
     part: Learn
-    results: tuple[ray.ObjectRef, ...]  # of its tickets
     weights: ray.ObjectRef  # v_{step + 1}
     state: ray.ObjectRef  # if a checkpoint is due
     issued: float  # when, in seconds
+
+
+@dataclass(frozen=True)
+class LeadCall(Call):
+    """`lead` of the learner."""
+
+    command: Lead
+    weights: ray.ObjectRef  # the newest
+    state: ray.ObjectRef  # if a checkpoint is due at the end
 
 
 class Calls:

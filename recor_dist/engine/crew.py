@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.pool import TRIES
 from actors.ray_actor import RolloutActor, StoredShards
 from data.shards import Dataset
+from learner.leading import Terms
 from learner.learner import LearnerState
 from learner.ray_learner import LearnerActor
 from recor_dist.core.config import Config
@@ -36,7 +37,7 @@ from recor_dist.engine.placement import (
     learner_resources,
     room_for_actors,
 )
-from recor_dist.methods import make_learner, make_worker
+from recor_dist.methods import make_compute, make_learner, make_worker
 
 log = logging.getLogger(__name__)
 LEARNER = "learner"
@@ -80,12 +81,12 @@ class Crew:
         config: Config,
         data: Dataset,
         steps: int,
-        gradients: bool,
+        lead: Terms | None,
         calls: Calls,
         check_machine: Callable[[Fingerprint], Fingerprint],
     ) -> None:
-        """`gradients`: actors compute them, so the learner needs little for itself."""
-        self.config, self.data, self.steps, self.gradients = config, data, steps, gradients
+        """`lead`: the terms on which the learner hands out tickets, if actors compute gradients."""
+        self.config, self.data, self.steps, self.lead, self.gradients = config, data, steps, lead, lead is not None
         self.calls, self.check_machine = calls, check_machine
         self.node = ray.get_runtime_context().get_node_id()
         self.members: dict[str, Member] = {}
@@ -164,6 +165,9 @@ class Crew:
             self.machine = self.check_machine(hello.fingerprint)
             self.alone_since = now  # no actor can begin before the learner
             log.info("%s started", member)
+            if self.lead:
+                make = partial(make_compute, self.config, self.data, self._stored_shards(hello.node))
+                self.calls.add(member.handle.prepare_to_lead.remote(make, self.lead), Call(name, "prepare_to_lead"))
             waiting, self.waiting = self.waiting, []
             for actor in waiting:
                 if actor in self.members:

@@ -44,6 +44,12 @@ def checkpoint_due(config: Config, step: int, steps: int) -> bool:
     return step % config.checkpoint.every == 0 or step == steps
 
 
+def next_due(config: Config, step: int, steps: int) -> int:
+    """The next version after this step that is evaluated or saved."""
+    versions = range(step + 1, steps + 1)
+    return next(v for v in versions if splits_due(config, v, steps) or checkpoint_due(config, v, steps))
+
+
 def splits_due(config: Config, version: int, steps: int) -> tuple[str, ...]:
     """The splits to evaluate with these weights: validation during training, all at the end."""
     if version == steps:

@@ -1,8 +1,8 @@
 """Whether actors compute gradients, or only roll out and leave the learning to the learner. The result is the same.
 
 With batches, the learner computes the gradients of all tickets by itself while actors roll out. With gradients, a
-ticket is computed completely where it is rolled out, so the whole step gets faster with every actor, but each ticket
-sends as many numbers as the model has weights.
+ticket is computed completely where it is rolled out, by actors and by the learner, so the whole step gets faster with
+every actor, but each ticket sends as many numbers as the model has weights.
 """
 
 import logging
@@ -45,19 +45,18 @@ def choose_gradients(config: Config, shape: Shape, weights: int) -> bool:
     if why := obstacle(config):
         return _chosen(False, why)
     groups = config.batch_size // config.rollout_size
-    with_batches, with_gradients = (actors_expected(config, gradients) for gradients in (False, True))
     if groups == 1:
-        return _chosen(False, "a step is one ticket")
-    if with_gradients == 1:
-        return _chosen(False, "there is one actor")
+        return _chosen(True, "a step is one ticket, which the learner computes by itself")
+    with_batches, with_gradients = (actors_expected(config, gradients) for gradients in (False, True))
+    workers = with_gradients + 1 if config.device == "cpu" else with_gradients  # on a GPU, the learner shares one
     computing = _flops_of_ticket(config, shape) / _speed(config)  # seconds for rollout and gradient
     rolling_out = 0.25 * computing if METHODS[config.method.name].uses_weights else 0.0
     nodes = sum(node["Alive"] for node in ray.nodes())
     sending = 4 * weights / BYTES["nodes" if nodes > 1 else "one node"]
     seconds_with_batches = groups * max(computing - rolling_out, rolling_out / with_batches)
-    seconds_with_gradients = max(-(-groups // with_gradients) * computing, groups * sending)
+    seconds_with_gradients = max(-(-groups // workers) * computing, groups * sending)
     gain = seconds_with_batches / seconds_with_gradients
-    expected = f"expected to take {1 / gain:.2f} of the time with batches (actors: {with_gradients})"
+    expected = f"expected to take {1 / gain:.2f} of the time with batches; actors: {with_gradients}"
     return _chosen(gain > 1, expected)
 
 
@@ -68,7 +67,7 @@ def tickets_in_store(weights: int) -> int:
 
 
 def _chosen(gradients: bool, why: str) -> bool:
-    what = "compute gradients, and the learner adds them" if gradients else "roll out, and the learner learns"
+    what = "compute gradients, as the learner does" if gradients else "roll out, and the learner learns"
     log.info("actors.gradients=auto: actors %s (%s)", what, why)
     return gradients
 

@@ -8,17 +8,18 @@ from dataclasses import replace
 
 import ray
 
-from actors.pool import DEATHS, Learn, Pool
+from actors.pool import DEATHS, Lead, Learn, Pool
 from learner.learner import LearnerState
 from recor_dist.core.config import Config
-from recor_dist.core.messages import Receipt, Ticket
-from recor_dist.engine.calls import Calls, UpdateCall
+from recor_dist.core.messages import Led, LedStep, Receipt, Ticket
+from recor_dist.engine.calls import Calls, LeadCall, UpdateCall
 from recor_dist.engine.crew import LEARNER, Crew
 from recor_dist.engine.evaluations import Evaluations
-from recor_dist.engine.events import Checkpoint, Event, RunFailed, Stepped, checkpoint_due
+from recor_dist.engine.events import Checkpoint, Event, RunFailed, Stepped, checkpoint_due, next_due
 from recor_dist.engine.meter import Meter
 
 log = logging.getLogger(__name__)
+LEAD = 0.5  # seconds that the learner leads before it reports, and before actors that joined can take part
 
 
 class Learning:
@@ -33,11 +34,18 @@ class Learning:
     """
 
     def __init__(
-        self, config: Config, steps: int, pool: Pool, crew: Crew, calls: Calls, evaluations: Evaluations, meter: Meter
+        self,
+        config: Config,
+        steps: int,
+        pool: Pool,
+        crew: Crew,
+        calls: Calls,
+        evaluations: Evaluations,
+        meter: Meter,
     ) -> None:
         self.config, self.steps = config, steps
         self.pool, self.crew, self.calls, self.evaluations, self.meter = pool, crew, calls, evaluations, meter
-        self.results: dict[Ticket, ray.ObjectRef] = {}  # of tickets that are issued or finished, and not taken yet
+        self.results: dict[Ticket, ray.ObjectRef] = {}  # of finished tickets that are not taken yet
         self.weights: dict[int, ray.ObjectRef] = {}  # published versions that a ticket may still name
         self.early: dict[Learn, tuple[UpdateCall, Receipt]] = {}  # answers that overtook an earlier one
         self.starting = False  # the learner has not begun
@@ -71,24 +79,26 @@ class Learning:
             )
 
     def _watch(self, now: float) -> None:
-        """The learner's time for an answer starts when it has what it needs."""
-        if not self.starting and self.deadline == math.inf and self.pool.learner_busy():
-            self.deadline = now + self.config.deadline.answer
-            self.free_at = max(self.free_at, now)
+        """The learner's time for an answer starts when it has something to do. If it leads, it has the time for its own
+        share of the tickets, and for noticing that an actor does not answer."""
+        if self.starting or self.deadline < math.inf:
+            return
+        patience = self.config.deadline.answer
+        if self.pool.leading:
+            rounds = -(-self.pool.groups // (len(self.pool.leading.actors) + 1))
+            self.deadline = now + LEAD + (rounds + 1) * patience
+        elif self.pool.in_hand:
+            self.deadline = now + patience
+        self.free_at = max(self.free_at, now)
 
     def is_late(self, now: float) -> bool:
         return now > self.deadline
 
     # --- tickets -----------------------------------------------------------------------------------------------------
 
-    def issued(self, ticket: Ticket, result: ray.ObjectRef) -> None:
-        """An actor was given a ticket."""
-        self.results[ticket] = result
-
     def finished(self, ticket: Ticket, result: ray.ObjectRef) -> None:
         """An actor has computed a ticket."""
         self.results[ticket] = result
-        self._watch(time.monotonic())
 
     def learn(self, part: Learn) -> None:
         """Has the learner take tickets of a step."""
@@ -97,13 +107,11 @@ class Learning:
         last, with_state = part.end == self.pool.groups, self._checkpoint_after(part)
         update = self.crew.learner.handle.update
         receipt, weights, state = update.remote(part.step, part.first, results, last=last, with_state=with_state)
-        self.calls.add(receipt, UpdateCall(LEARNER, "update", part, results, weights, state, now))
-        if last and self.pool.promises:
-            self.weights[part.step + 1] = weights
+        self.calls.add(receipt, UpdateCall(LEARNER, "update", part, weights, state, now))
         self._watch(now)
 
     def learned(self, call: UpdateCall, receipt: Receipt, now: float) -> Iterator[Event]:
-        """The learner has taken tickets, or found that the result of one is lost; yields the steps that are complete.
+        """The learner has taken tickets, or found that the result of one is lost; yields the step if it is complete.
         Raises RayError if a checkpoint's state was lost with the learner."""
         part = call.part
         if receipt.metrics is None and not receipt.lost:
@@ -113,7 +121,7 @@ class Learning:
             return
         self.deadline = math.inf
         if receipt.lost:
-            self._results_lost(call, receipt.lost)
+            self._results_lost(part.step, receipt.lost)
             return
         patience, state = self.config.deadline.answer, None
         if self._checkpoint_after(part):
@@ -125,34 +133,64 @@ class Learning:
         self.free_at = now
         self._watch(now)
         if part.end == self.pool.groups:
-            yield self._stepped(part.step + 1, call.weights, receipt)
+            assert receipt.metrics is not None
+            self.weights[part.step + 1] = call.weights
+            yield self._stepped(part.step + 1, receipt.metrics)
         if state:
             yield Checkpoint(state)
         if self.pool.in_hand and self.pool.in_hand[0] in self.early:
             yield from self.learned(*self.early.pop(self.pool.in_hand[0]), now)
 
-    def _stepped(self, version: int, weights: ray.ObjectRef, receipt: Receipt) -> Stepped:
-        """The learner has taken the last tickets of a step and published its weights."""
-        assert receipt.metrics is not None
-        self.weights[version] = weights
+    def lead(self, command: Lead) -> None:
+        """Has the learner hand out tickets itself, at most until something is due."""
+        now, end = time.monotonic(), next_due(self.config, command.step, self.steps)
+        actors = {name: self.crew.member(name).handle for name in command.actors}
+        with_state = checkpoint_due(self.config, end, self.steps)
+        led, weights, state = self.crew.learner.handle.lead.remote(end, actors, LEAD, with_state)
+        self.calls.add(led, LeadCall(LEARNER, "lead", command, weights, state))
+        self._watch(now)
+
+    def led(self, call: LeadCall, led: Led, now: float) -> Iterator[Event]:
+        """The learner has stopped leading; yields the steps that it has taken. Raises RayError if a checkpoint's state
+        was lost with it."""
+        self.deadline, self.free_at = math.inf, now
+        patience = self.config.deadline.answer
+        state = ray.get(call.state, timeout=patience)
+        if state is not None:
+            state = self.with_unevaluated(state, patience)
+        yield from self.led_steps(led.steps)
+        self.weights[self.pool.learned] = call.weights
+        self.release()
+        if state is not None:
+            yield Checkpoint(state)
+
+    def led_steps(self, steps: Sequence[LedStep]) -> Iterator[Event]:
+        """Counts steps that a leading learner has taken."""
+        first = self.pool.learned
+        self.pool.led(len(steps))
+        for number, step in enumerate(steps, start=first + 1):
+            self.meter.led(step)
+            yield self._stepped(number, step.metrics)
+
+    def _stepped(self, version: int, metrics: dict[str, float]) -> Stepped:
+        """The learner has taken the last tickets of a step."""
         if version > self.furthest:
             self.furthest, self.losses = version, 0
         self.pool.evaluate(self.evaluations.due(version))
         self.release()
         timing = self.meter.stepped(present=len(self.pool.actors), reissued=self.pool.reissued)
-        return Stepped(version, {**receipt.metrics, **timing})
+        return Stepped(version, {**metrics, **timing})
 
     def _checkpoint_after(self, part: Learn) -> bool:
         return part.end == self.pool.groups and checkpoint_due(self.config, part.step + 1, self.steps)
 
-    def _results_lost(self, call: UpdateCall, groups: Sequence[int]) -> None:
-        """Tickets of a step have no result: it was lost with its node, or their actor failed."""
+    def _results_lost(self, step: int, groups: Sequence[int]) -> None:
+        """The results of finished tickets of a step were lost with their node."""
         for group in groups:
-            ticket = self.pool.tickets(call.part.step)[group]
-            again = self.results[ticket] != call.results[group - call.part.first]  # reissued in the meantime
-            if ticket in self.pool.finished and not again:
-                log.warning("the result of %s was lost with its node; reissuing it", ticket)
-            self.pool.ticket_lost(ticket, again)
+            ticket = self.pool.tickets(step)[group]
+            log.warning("the result of %s was lost with its node; reissuing it", ticket)
+            self.pool.ticket_lost(ticket)
+            del self.results[ticket]
 
     # --- weights -----------------------------------------------------------------------------------------------------
 

@@ -224,7 +224,7 @@ def _engine(
     from recor_dist.engine.ray_engine import RayEngine
 
     if not ray_session.connect():
-        ray_session.start(cpus_wanted(config, config.actors.gradients is True))
+        ray_session.start(cpus_wanted(config))
     return RayEngine(config, data, steps, state, unevaluated, restore, check)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from recor_dist.core.messages import Receipt
+from recor_dist.core.messages import LedStep, Receipt
 
 
 @dataclass
@@ -12,7 +12,7 @@ class Totals:
     seconds: float = 0.0
     starved: float = 0.0  # seconds in which the learner had no tickets to take
     present: float = 0.0  # actor-seconds of all actors that had joined
-    idle: float = 0.0  # actor-seconds without a ticket
+    idle: float = 0.0  # actor-seconds in which they computed nothing
     learning: float = 0.0  # seconds in which the learner fetched batches and computed
     publish: float = 0.0  # seconds beyond that until the driver had the answer
     pull: float = 0.0  # seconds in which actors fetched weights
@@ -32,7 +32,7 @@ class Meter:
     batch_size: int
     groups: int  # tickets per step
     lag: int
-    gradients: bool  # actors compute them, and the learner adds them
+    gradients: bool  # actors compute them, and the learner hands out tickets
     now: float
     whole: Totals = field(default_factory=Totals)  # since the engine started
     step: Totals = field(default_factory=Totals)  # since the last step
@@ -48,6 +48,18 @@ class Meter:
             totals.present += present * seconds
             totals.idle += idle * seconds
             totals.most_present = max(totals.most_present, present)
+
+    def led(self, step: LedStep) -> None:
+        """The learner has taken a step whose tickets it handed out."""
+        for totals in (self.whole, self.step):
+            totals.seconds += step.seconds
+            totals.starved += step.waited
+            totals.present += step.actors * step.seconds
+            totals.idle += max(0.0, step.actors * step.seconds - step.busy)
+            totals.learning += step.computed
+            totals.publish += step.seconds - step.computed - step.waited
+            totals.moved += step.moved_bytes
+            totals.most_present = max(totals.most_present, step.actors)
 
     def answered(self, receipt: Receipt) -> None:
         """An actor has finished a ticket."""
@@ -87,7 +99,7 @@ class Meter:
         """Which side was the bottleneck, and what to change."""
         starved, idle = self.whole.starved_share(), self.whole.idle_share()
         if self.gradients:
-            return self._advice_with_gradients(1 - starved, idle)
+            return self._advice_with_gradients(starved, idle)
         shares = f"the learner waited {starved:.0%} of the time, the actors {idle:.0%}"
         if min(starved, idle) > 0.15:
             remedy = "a larger lag" if self.lag else "lag=1 (which changes the result)"
@@ -104,19 +116,22 @@ class Meter:
             return f"{shares}: the learner is the bottleneck{spare}; give it a faster device"
         return f"{shares}: both are busy"
 
-    def _advice_with_gradients(self, adding: float, idle: float) -> str:
-        """The actors do all the work. What they wait for is the learner, or each other at the end of a step."""
-        shares = f"the actors waited {idle:.0%} of the time, the learner added gradients {adding:.0%}"
-        actors = self.whole.most_present
-        if idle > 0.15 and adding > 0.5 * idle:
-            return (
-                f"{shares}: adding gradients and publishing weights is the bottleneck; try a larger rollout_size "
-                "(which changes the result), or fewer actors"
-            )
-        if idle > 0.15 and self.groups % actors:
+    def _advice_with_gradients(self, starved: float, idle: float) -> str:
+        """Actors and learner share the work. What they wait for is each other at the end of a step, or the learner's
+        own part in it."""
+        shares = f"the learner waited {starved:.0%} of the time, the actors {idle:.0%}"
+        actors, workers = self.whole.most_present, self.whole.most_present + 1
+        if max(starved, idle) <= 0.15:
+            more = "add actors (actors.count, or more nodes)" if workers < self.groups else "no ticket is left for more"
+            return f"{shares}: all are busy; {more}"
+        if self.groups < actors:
+            return f"{shares}: a step has {self.groups} tickets, so {self.groups} actors would be enough"
+        if self.groups % workers and self.groups % actors:
             return (
                 f"{shares}: {self.groups} tickets per step leave some of {actors} actors without work at its end; try "
                 "a number of actors that divides it, or a smaller rollout_size (which changes the result)"
             )
-        more = "add actors (actors.count, or more nodes)" if actors < self.groups else "each has one ticket per step"
-        return f"{shares}: the actors are busy; {more}"
+        return (
+            f"{shares}: sending weights and gradients, and adding them, takes the rest; try a larger rollout_size "
+            "(which changes the result), or fewer actors"
+        )

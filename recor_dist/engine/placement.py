@@ -10,35 +10,33 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Hello
 
-SLIVER = 0.001  # CPUs: Ray places a process that requests nothing anywhere, also against its scheduling strategy
-
 
 def actor_resources(config: Config, gradients: bool) -> dict[str, float]:
-    """`gradients`: actors compute them, and the learner adds them."""
-    cpus = config.threads - (SLIVER if gradients else 0.0)
-    return _resources(config, config.actors.num_cpus, config.actors.num_gpus, cpus, 0.9 if gradients else 1.0)
+    """`gradients`: actors compute them, and the learner hands out tickets and adds gradients."""
+    return _resources(config, config.actors.num_cpus, config.actors.num_gpus, 0.9 if gradients else 1.0)
 
 
 def learner_resources(config: Config, gradients: bool) -> dict[str, float]:
-    """A learner that only adds works while the actors wait for it, so they share a core, or a GPU."""
-    cpus, gpu = (SLIVER, 0.1) if gradients else (config.threads, 1.0)
-    return _resources(config, config.learner.num_cpus, config.learner.num_gpus, cpus, gpu)
+    """With gradients, an actor shares the learner's GPU, so that every GPU of a cluster computes tickets. On CPUs, the
+    learner computes tickets, too."""
+    return _resources(config, config.learner.num_cpus, config.learner.num_gpus, 0.1 if gradients else 1.0)
 
 
-def _resources(
-    config: Config, cpus: float | None, gpus: float | None, default_cpus: float, share_of_gpu: float
-) -> dict[str, float]:
+def _resources(config: Config, cpus: float | None, gpus: float | None, share_of_gpu: float) -> dict[str, float]:
     """What is set, or else the defaults."""
     return {
-        "num_cpus": default_cpus if cpus is None else cpus,
+        "num_cpus": config.threads if cpus is None else cpus,
         "num_gpus": share_of_gpu * (config.device == "cuda") if gpus is None else gpus,
     }
 
 
-def cpus_wanted(config: Config, gradients: bool) -> float:
+def cpus_wanted(config: Config) -> float:
     """CPUs that the learner and all actors of a run request; with actors.count=auto, one actor."""
     count = config.actors.count if isinstance(config.actors.count, int) else 1
-    return learner_resources(config, gradients)["num_cpus"] + count * actor_resources(config, gradients)["num_cpus"]
+    return sum(
+        number * resources(config, gradients=False)["num_cpus"]  # the same with gradients
+        for number, resources in ((1, learner_resources), (count, actor_resources))
+    )
 
 
 def actors_expected(config: Config, gradients: bool) -> int:

@@ -1,14 +1,17 @@
 """Actors and a learner on Ray: the loop's clock, kept by however many machines are available.
 
         ┌────────────────────────────── driver ──────────────────────────────┐
-        │  Pool.decide ──► Issue, Learn, Drop        receipts ──► Pool, Meter │
+        │  Pool.decide ──► Issue, Learn, Lead, Drop   receipts ──► Pool, Meter │
         └──────┬──────────────────┬──────────────────────▲───────────────────┘
        tickets │       references │ to results           │ small numbers
                ▼                  ▼                      │
         RolloutActor ──────► LearnerActor ───────────────┤
-               ▲   batches or gradients,                 │
-               │   through the object store              │
+               ▲   batches, through the                  │
+               │   object store                          │
                └──────── a reference to v_n ◄────────────┘
+
+If actors compute gradients, too, the learner leads: it hands out the tickets of whole steps itself, and reports to the
+driver twice a second (learner/leading.py).
 
 The pool decides who computes what (actors/pool.py), the crew hires and replaces processes (crew.py), evaluations are
 added up in evaluations.py, and learning.py hands the learner its tickets. The engine carries out the pool's commands,
@@ -28,15 +31,16 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from actors.pool import TRIES, Command, Drop, GiveUp, Issue, Learn, Pool, Work
+from actors.pool import TRIES, Command, Drop, GiveUp, Issue, Lead, Learn, Pool, Work
 from actors.ray_actor import WeightsLost
 from data.shards import Dataset
+from learner.leading import ITSELF, Terms
 from learner.learner import LearnerState
 from recor_dist.core.config import Config
-from recor_dist.core.messages import EvalTicket, Receipt, Ticket
+from recor_dist.core.messages import EvalTicket, Led, Receipt, Ticket
 from recor_dist.core.ray_member import Fingerprint
 from recor_dist.core.setting import Mistake
-from recor_dist.engine.calls import Call, Calls, TicketCall, UpdateCall
+from recor_dist.engine.calls import Call, Calls, LeadCall, TicketCall, UpdateCall
 from recor_dist.engine.crew import LEARNER, Crew, Member
 from recor_dist.engine.evaluations import Evaluations
 from recor_dist.engine.events import Checkpoint, Event, RunFailed
@@ -48,7 +52,6 @@ from recor_dist.methods import METHODS
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds to wait for an answer before looking at the clock again
 AHEAD = 3  # extra steps in flight if tickets need no weights
-SMALL = 4_000_000  # numbers; the learner adds them in a millisecond or two
 
 
 class RayEngine:
@@ -76,7 +79,8 @@ class RayEngine:
         self.uses_weights = self.gradients or METHODS[config.method.name].uses_weights
         self.pool = self._make_pool(weights, state.step)
         self.calls = Calls()
-        self.crew = Crew(config, data, steps, self.gradients, self.calls, check_machine)
+        terms = Terms(self.pool.groups, config.deadline.answer, self.pool.window) if self.pool.window else None
+        self.crew = Crew(config, data, steps, terms, self.calls, check_machine)
         self.evaluations = Evaluations(config, data, steps)
         self.meter = Meter(config.batch_size, self.pool.groups, config.lag, self.gradients, time.monotonic())
         self.learning = Learning(config, steps, self.pool, self.crew, self.calls, self.evaluations, self.meter)
@@ -93,12 +97,7 @@ class RayEngine:
         groups, patience = config.batch_size // config.rollout_size, config.deadline.answer
         if self.gradients:  # which need the weights of their own step, whatever the lag of a method without rollouts
             window = tickets_in_store(weights)
-            # Another call costs the learner more than adding small gradients one by one would save.
-            whole = groups <= window and groups * weights < SMALL
-            window = None if whole else window
-            return Pool(
-                self.steps, groups, 0, patience, 0, whole, promises=True, eager=whole, window=window, learned=step
-            )
+            return Pool(self.steps, groups, 0, patience, leads=True, window=window, learned=step)
         ahead, whole = 0 if method.uses_weights else AHEAD, method.statistics(config.method) is not None
         return Pool(self.steps, groups, config.lag, patience, ahead, whole, learned=step)
 
@@ -132,6 +131,8 @@ class RayEngine:
         for member in self.crew.actors():
             if self.computed[member.name]:
                 log.info("%s computed %d tickets", member, self.computed[member.name])
+        if self.computed[ITSELF]:
+            log.info("%s computed %d tickets", ITSELF, self.computed[ITSELF])
         if self.pool.reissued:
             log.info("%d tickets were reissued", self.pool.reissued)
         log.info("%s", self.meter.advice())
@@ -142,12 +143,15 @@ class RayEngine:
         patience, learner, state = self.config.deadline.stop, self.crew.learner, None
         try:
             asked: ray.ObjectRef = learner.handle.state.remote()
-            newest = ray.get(asked, timeout=patience)
+            newest, led = ray.get(asked, timeout=patience)
             # Its last steps may still have to be recorded, and evaluated.
             for ref in self.calls.updates_before(newest.step):
                 if call := self.calls.take(ref):
                     self._take(ref, call, time.monotonic())
-            if self.crew.learner is learner:  # else it was lost just now, with weights that are still to be evaluated
+            if self.pool.leading and self.pool.leading.step + len(led) == newest.step:
+                self.happened += self.learning.led_steps(led)
+            # Else it was lost just now, with weights that are still to be evaluated.
+            if self.crew.learner is learner and self.pool.learned == newest.step:
                 state = self.learning.with_unevaluated(newest, patience)
         except RayError as error:
             log.warning(
@@ -179,6 +183,8 @@ class RayEngine:
             self._issue(command.actor, command.ticket)
         elif isinstance(command, Learn):
             self.learning.learn(command)
+        elif isinstance(command, Lead):
+            self.learning.lead(command)
         elif isinstance(command, Drop):
             member = self.crew.dismiss(command.actor)
             patience = self.config.deadline.answer
@@ -191,11 +197,8 @@ class RayEngine:
         kind = "evaluate" if isinstance(ticket, EvalTicket) else "differentiate" if self.gradients else "roll_out"
         needed = self.uses_weights or isinstance(ticket, EvalTicket)
         weights = [self.learning.weights_of(ticket.version)] if needed else []
-        promised = [True] if kind == "differentiate" and ticket.version > self.pool.learned else []
-        receipt, answer = getattr(handle, kind).remote(ticket, weights, *promised)
+        receipt, answer = getattr(handle, kind).remote(ticket, weights)
         self.calls.add(receipt, TicketCall(actor, kind, ticket, answer))
-        if isinstance(ticket, Ticket):
-            self.learning.issued(ticket, answer)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -203,8 +206,11 @@ class RayEngine:
         """Waits for the next answer, at most a tick, and takes all that have arrived."""
         ready = self.calls.wait(TICK)
         now = time.monotonic()
-        occupied = self.pool.learner_busy() or self.pool.learned == self.steps  # at the end there is nothing to learn
-        self.meter.passed(now, present=len(self.pool.actors), idle=self.pool.waiting(), learning=bool(occupied))
+        if self.pool.leading:  # the learner itself measures its steps
+            self.meter.now = now
+        else:
+            occupied = self.pool.in_hand or self.pool.learned == self.steps  # at the end there is nothing left to learn
+            self.meter.passed(now, present=len(self.pool.actors), idle=len(self.pool.idle()), learning=bool(occupied))
         for ref in ready:
             if call := self.calls.take(ref):
                 self._take(ref, call, now)
@@ -226,13 +232,17 @@ class RayEngine:
         if isinstance(call, TicketCall):
             self._worked(call, answer)
         elif isinstance(call, UpdateCall):
-            self._learned(call, answer, now)
+            self._report(self.learning.learned(call, answer, now))
+        elif isinstance(call, LeadCall):
+            self._led(call, answer, now)
         elif call.method == "hello":
             self.crew.greet(call.member, answer, now)
             if call.member == LEARNER:
                 self.learning.greeted(now)
         elif call.method == "begin" and call.member == LEARNER:
             self.learning.began(now)
+        elif call.method == "prepare_to_lead":
+            self.pool.prepared = True
         elif call.method == "begin":
             self.pool.joined(call.member)
             self.crew.began(call.member, len(self.pool.actors))
@@ -257,10 +267,24 @@ class RayEngine:
         self.happened.append(self.evaluations.add(ticket, sums))
         self.learning.release()
 
-    def _learned(self, call: UpdateCall, receipt: Receipt, now: float) -> None:
+    def _led(self, call: LeadCall, led: Led, now: float) -> None:
+        """The learner has stopped leading."""
+        for step in led.steps:
+            self.computed.update(step.tickets)
+        self._report(self.learning.led(call, led, now))
+        if trouble := led.trouble:
+            self.pool.troubled(trouble.actor, trouble.ticket, trouble.cause, raised=trouble.raised)
+            if trouble.raised:
+                last = _last_line(trouble.cause)
+                log.warning("%s failed on %s and is reissued: %s", trouble.ticket, trouble.actor, last)
+            else:
+                self._lost(trouble.actor, trouble.cause)
+                log.warning("reissuing %s", trouble.ticket)
+
+    def _report(self, events: Iterator[Event]) -> None:
         """The learner has answered."""
         try:
-            for event in self.learning.learned(call, receipt, now):
+            for event in events:
                 self.happened.append(event)
                 if isinstance(event, Checkpoint):
                     self.kept = event.state.step
@@ -281,12 +305,10 @@ class RayEngine:
         actor = self.crew.member(call.member)
         if not isinstance(error.cause, WeightsLost):
             self.pool.failed(actor.name, call.ticket, str(error))
-            log.warning("%s failed on %s and is reissued: %s", call.ticket, actor, str(error).strip().splitlines()[-1])
+            log.warning("%s failed on %s and is reissued: %s", call.ticket, actor, _last_line(str(error)))
             return
         self.pool.refused(actor.name, call.ticket)
         log.warning("%s could not get %s; reissuing %s", actor, error.cause, call.ticket)
-        if call.ticket.version > self.pool.learned:
-            return  # they were promised by a learner that was lost, or that found a result missing
         self.refusals[actor.name] += 1
         if self.refusals[actor.name] >= TRIES:
             self._lost(actor.name, f"it could not get weights {TRIES} times in a row")
@@ -301,7 +323,7 @@ class RayEngine:
             return
         was_at_work = name in self.pool.actors
         again = _again(self.pool.lost(name, cause))
-        log.warning("%s was lost: %s; %s", member, cause.strip().splitlines()[-1], again)
+        log.warning("%s was lost: %s; %s", member, _last_line(cause), again)
         if not was_at_work:
             self.crew.failed_to_start(cause, bug=bug or "creation task" in cause, at_work=len(self.pool.actors))
 
@@ -315,9 +337,13 @@ class RayEngine:
 
 
 def _failure(given_up: GiveUp) -> RunFailed:
-    tries = "; ".join(f"{actor}: {error.strip().splitlines()[-1]}" for actor, error in given_up.errors)
+    tries = "; ".join(f"{actor}: {_last_line(error)}" for actor, error in given_up.errors)
     count, (_, first) = len(given_up.errors), given_up.errors[0]
     return RunFailed(f"{given_up.ticket} failed on {count} actors ({tries}). The first time:\n{first}")
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
 
 
 def _cause(error: Exception) -> str:
@@ -330,4 +356,4 @@ def _cause(error: Exception) -> str:
 
 def _again(tickets: Sequence[Work]) -> str:
     """What happens to the tickets of a process that is gone."""
-    return f"reissuing {', '.join(map(str, tickets))}" if tickets else "it had no ticket"
+    return f"reissuing {', '.join(map(str, tickets))}" if tickets else "it had no ticket from the driver"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.pool import DEATHS, QUEUE, TRIES, Drop, GiveUp, Issue, Learn, Pool, Work, _Work
+from actors.pool import DEATHS, QUEUE, TRIES, Drop, GiveUp, Issue, Lead, Learn, Pool, Work, _Work
 from recor_dist.core.messages import EvalTicket, Ticket
 
 PATIENCE = 10.0
@@ -22,19 +22,20 @@ class World(RuleBasedStateMachine):
         lag=st.integers(0, 3),
         ahead=st.sampled_from([0, 0, 2]),
         whole=st.booleans(),
-        window=st.sampled_from([None, 1, 2]),
-        promises=st.booleans(),
+        window=st.sampled_from([1, 2]),
+        leads=st.booleans(),
     )
-    def begin(
-        self, steps: int, groups: int, lag: int, ahead: int, whole: bool, window: int | None, promises: bool
-    ) -> None:
-        lag, ahead, window = (0, 0, None if whole else window) if promises else (lag, ahead, None)
-        self.pool = Pool(steps, groups, lag, PATIENCE, ahead, whole, promises, promises and whole, window)
+    def begin(self, steps: int, groups: int, lag: int, ahead: int, whole: bool, window: int, leads: bool) -> None:
+        if leads:
+            self.pool = Pool(steps, groups, 0, PATIENCE, leads=True, window=window)
+        else:
+            self.pool = Pool(steps, groups, lag, PATIENCE, ahead, whole)
         self.now = 0.0
         self.born = 0
         self.working: dict[str, list[Work]] = {}  # the queues of living actors
         self.zombies: list[tuple[str, Work]] = []  # dropped actors whose results may still arrive
         self.learning: list[Learn] = []  # parts that the learner has in hand
+        self.leading: Lead | None = None
         self.stored: set[Ticket] = set()  # batches in the object store
         self.consumed: list[list[Ticket]] = [[]]  # one list per life of the learner
         self.version = 0  # the newest weights
@@ -54,32 +55,35 @@ class World(RuleBasedStateMachine):
                 assert len(queue) < QUEUE
                 failed_on = {actor for actor, _ in self.pool.failures.get(command.ticket, [])}
                 idle = {actor for actor in self.pool.actors if not self.working.get(actor)} - failed_on
+                idle -= set(self.leading.actors) if self.leading else set()
                 assert not queue or not idle, "idle actors come first"
-                promised = len(self.learning) if self.pool.promises else 0  # steps
-                if isinstance(command.ticket, EvalTicket):
+                assert not self.leading or command.actor not in self.leading.actors, "the learner has work for it"
+                if isinstance(command.ticket, EvalTicket) or not self.pool.ahead:
                     assert command.ticket.version <= self.version, "its weights must be published"
-                elif not self.pool.ahead:
-                    assert command.ticket.version <= self.version + promised, "its weights must be published, or nearly"
                 if isinstance(command.ticket, Ticket):
-                    window = self.pool.lag + self.pool.ahead + promised
+                    assert not self.leading, "the learner hands out its tickets"
+                    window = self.pool.lag + self.pool.ahead
                     assert command.ticket.version == max(0, command.ticket.step - self.pool.lag)
                     assert self.version <= command.ticket.step <= self.version + window, "must be within the window"
                     if self.pool.window:
-                        taken = self.pool.taken if command.ticket.step == self.version else 0
-                        assert command.ticket.group < taken + self.pool.window, "its result needs room"
+                        assert command.ticket.group < self.pool.taken + self.pool.window, "its result needs room"
                 else:
                     assert command.ticket not in self.answered
                 assert command.ticket not in chain(*self.working.values()), "no ticket is in flight twice"
                 queue.append(command.ticket)
             elif isinstance(command, Learn):
                 assert len(self.learning) < QUEUE
-                exist = self.stored | (set(chain(*self.working.values())) if self.pool.eager else set())
-                assert self.part(command) and exist.issuperset(self.part(command)), "its results must exist"
+                assert self.part(command) and self.stored.issuperset(self.part(command)), "its results must exist"
                 assert not self.pool.whole or len(self.part(command)) == self.pool.groups
                 assert command.end == self.pool.groups or command.step == self.version, (
                     "a part of a step only if the learner waits"
                 )
                 self.learning.append(command)
+            elif isinstance(command, Lead):
+                assert self.pool.prepared and not self.leading and not self.learning and not self.pool.taken
+                assert command.step == self.version < self.pool.steps
+                assert all(not self.working.get(actor) for actor in command.actors), "evaluations come first"
+                self.leading = command
             elif isinstance(command, Drop):
                 self.zombies += [(command.actor, ticket) for ticket in self.working.pop(command.actor)]
             else:
@@ -111,6 +115,42 @@ class World(RuleBasedStateMachine):
     def an_actor_joins(self) -> None:
         self.pool.joined(f"a{self.born}")
         self.born += 1
+        self.obey()
+
+    @precondition(lambda self: self.pool.leads)
+    @rule()
+    def the_learner_is_prepared_to_lead(self) -> None:
+        self.pool.prepared = True
+        self.obey()
+
+    @precondition(lambda self: self.leading)
+    @rule(steps=st.integers(0, 3), saves=st.booleans())
+    def the_learner_stops_leading(self, steps: int, saves: bool) -> None:
+        self.led(steps)
+        self.checkpoint = self.version if saves else self.checkpoint
+        self.obey()
+
+    def led(self, steps: int) -> None:
+        steps = min(steps, self.pool.steps - self.version)
+        for step in range(self.version, self.version + steps):
+            self.consumed[-1] += self.pool.tickets(step)
+        self.version, self.leading = self.version + steps, None
+        self.stored = {ticket for ticket in self.stored if ticket.step >= self.version}
+        self.pool.led(steps)
+
+    @precondition(lambda self: self.leading and self.version < self.pool.steps)
+    @rule(group=st.integers(0, 2), raised=st.booleans(), by_learner=st.booleans())
+    def a_ticket_goes_wrong_while_the_learner_leads(self, group: int, raised: bool, by_learner: bool) -> None:
+        assert self.leading is not None
+        actors = [actor for actor in self.leading.actors if actor in self.pool.actors]
+        ticket = self.pool.tickets(self.version)[group % self.pool.groups]
+        counts = len(self.pool.failures.get(ticket, [])), len(self.pool.deaths.get(ticket, []))
+        if counts[0] >= TRIES - 1 or counts[1] >= DEATHS - 1 or not (actors or by_learner):
+            return
+        self.led(0)
+        self.pool.troubled("the learner" if by_learner else actors[0], ticket, "error", raised=raised or by_learner)
+        if not raised and not by_learner:
+            self.pool.lost(actors[0])
         self.obey()
 
     @precondition(lambda self: self.busy())
@@ -201,18 +241,16 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.learning)
     @rule(data=st.data())
     def the_learner_finds_no_result_for_a_ticket(self, data: st.DataObject) -> None:
-        """A finished one was lost with its node, or the actor of an issued one is lost, which the pool may not know
-        yet; or the ticket was reissued in the meantime."""
+        """It was lost with its node."""
         ticket = data.draw(st.sampled_from(self.part(self.learning[0])))
-        reissued = ticket not in self.stored and data.draw(st.booleans())
         self.stored.discard(ticket)
-        self.pool.ticket_lost(ticket, reissued)
+        self.pool.ticket_lost(ticket)
         self.learning = []
         self.obey()
 
     @rule()
     def the_learner_dies(self) -> None:
-        self.version, self.learning = self.checkpoint, []
+        self.version, self.learning, self.leading = self.checkpoint, [], None
         self.consumed.append([])
         self.pool.rewound(self.version)
         self.obey()
@@ -239,11 +277,15 @@ class World(RuleBasedStateMachine):
             return
         if not self.pool.actors:
             self.an_actor_joins()
+        if self.pool.leads:
+            self.the_learner_is_prepared_to_lead()
         for _ in range(10_000):
             self.obey()
             if self.pool.done():
                 break
-            if self.can_take():
+            if self.leading:
+                self.the_learner_stops_leading(steps=1, saves=True)
+            elif self.can_take():
                 self.the_learner_takes_what_it_has_in_hand(saves=True)
             elif busy := self.busy():
                 self.finish(busy[0], self.working[busy[0]].pop(0))
@@ -393,17 +435,62 @@ def test_what_a_lost_learner_had_taken_of_a_step_is_computed_again() -> None:
     assert issued(pool) == {"a": first}, "its result is gone; that of the second is still there"
 
 
-def test_promised_tickets_of_a_step_are_spread_over_the_actors() -> None:
-    """Else the actor that joins second would get all tickets of the next step, and the two would work in turn."""
-    pool = Pool(steps=9, groups=2, lag=0, patience=PATIENCE, whole=True, promises=True, eager=True)
-    pool.joined("a")
-    first = [Ticket(0, group, 0) for group in range(2)]
-    assert pool.decide(0.0) == [Issue(first[0], "a"), Issue(first[1], "a"), Learn(0, 0, 2)]
-    pool.joined("b")
-    assert pool.decide(0.0) == [Issue(Ticket(1, 0, 1), "b")], "b takes one, and a the other as soon as it has room"
-    pool.completed("a", first[0])
-    assert pool.decide(0.0) == [Issue(Ticket(1, 1, 1), "a"), Learn(1, 0, 2), Issue(Ticket(2, 0, 2), "b")]
-    assert pool.waiting() == 1, "b waits for the first step, in which it had no part"
+def leading(*actors: str) -> Pool:
+    pool = Pool(steps=9, groups=2, lag=0, patience=PATIENCE, leads=True, window=2)
+    pool.prepared = True
+    for actor in actors:
+        pool.joined(actor)
+    return pool
+
+
+def test_a_learner_leads_the_idle_actors_and_those_that_evaluate_take_part_later() -> None:
+    pool = leading("a", "b")
+    assert pool.decide(0.0) == [Lead(0, ("a", "b"))]
+    pool.joined("c")
+    evaluations = [EvalTicket(0, "val", group) for group in range(3)]
+    pool.evaluate(evaluations)
+    assert pool.decide(0.0) == [Issue(evaluations[0], "c"), Issue(evaluations[1], "c")]
+    pool.led(4)
+    assert pool.decide(0.0) == [Issue(evaluations[2], "a"), Lead(4, ("b",))]
+    assert not leading().decide(0.0)[0].actors, "it also leads alone"
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_after_trouble_the_step_is_issued_ticket_by_ticket_and_then_the_learner_leads_again(raised: bool) -> None:
+    pool = leading("a", "b")
+    pool.decide(0.0)
+    first, second = pool.tickets(3)
+    pool.led(3)
+    pool.troubled("a", second, "error", raised=raised)
+    assert pool.decide(0.0) == [Issue(first, "a"), Issue(second, "b")]
+    pool.completed("a", first)
+    pool.completed("b", second)
+    assert pool.decide(0.0) == [Learn(3, 0, 2)]
+    pool.took()
+    assert not pool.failures and not pool.deaths
+    assert pool.decide(0.0) == [Lead(4, ("a", "b"))]
+
+
+def test_a_ticket_that_fails_on_the_learner_and_two_actors_is_given_up() -> None:
+    pool = leading("a", "b")
+    pool.decide(0.0)
+    ticket = pool.tickets(0)[0]
+    pool.led(0)
+    pool.troubled("the learner", ticket, "error 0", raised=True)
+    for attempt in (1, 2):
+        actor = next(c.actor for c in pool.decide(0.0) if isinstance(c, Issue) and c.ticket == ticket)
+        pool.failed(actor, ticket, f"error {attempt}")
+    (command,) = pool.decide(0.0)
+    assert isinstance(command, GiveUp) and len(command.errors) == TRIES
+
+
+def test_a_new_learner_leads_only_once_it_is_prepared() -> None:
+    pool = leading("a")
+    pool.decide(0.0)
+    pool.rewound(0)
+    assert pool.decide(0.0) == []
+    pool.prepared = True
+    assert pool.decide(0.0) == [Lead(0, ("a",))]
 
 
 def test_a_learner_with_statistics_gets_a_whole_step_at_once() -> None:

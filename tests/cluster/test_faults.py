@@ -43,7 +43,8 @@ from tests.cluster.conftest import Run, add_node, is_on, records
 from tests.cluster.faulty import faulty_worker
 
 Configure = Callable[..., Config]
-RAY = ["engine=ray", "device=cpu", "precision=float32"]
+# With batches, all tickets come from actors. tests/cluster/test_leading.py has faults of a leading learner's actors.
+RAY = ["engine=ray", "device=cpu", "precision=float32", "actors.gradients=false"]
 
 
 @pytest.fixture
@@ -174,7 +175,7 @@ def test_answers_of_the_learner_that_arrive_in_the_wrong_order_are_taken_in_the_
     config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray answers each call independently, so the answer to a later one may arrive first."""
-    overrides = ["method=clm", "epochs=2", "track.enabled=false", "actors.gradients=false"]
+    overrides = ["method=clm", "epochs=2", "track.enabled=false"]
     expected = train(config_in(*overrides))["weights_sha256"]
     wait, learned = ray.wait, Learning.learned
     overtaken: list[Learn] = []
@@ -211,7 +212,7 @@ def test_the_run_continues_without_actors_that_cannot_be_placed_and_says_so(
     ray.init(address=cluster({"num_cpus": 2}).address, log_to_driver=False)
     monkeypatch.setattr(crew, "PATIENCE_WITH_PLACEMENT", 1.0)
     with caplog.at_level(logging.INFO):
-        result = train(config_in(*RAY, "actors.count=4", "actors.gradients=false", "epochs=10"))
+        result = train(config_in(*RAY, "actors.count=4", "epochs=10"))
     assert result["steps"] == 187
     missing = "3 of 4 actors have not started yet: each needs 1 CPU, and the cluster has 1 node with 2 CPUs and 0 GPUs"
     assert missing in caplog.text
@@ -335,7 +336,7 @@ def test_results_lost_with_their_node_are_computed_again(
     started.wait_for(r"actor \d+ \(pid \d+ on \S+\) was lost")
     os.kill(paused, signal.SIGCONT)
     assert started.sha256() == whole["weights_sha256"]
-    # The learner may have fetched a gradient already, because it was told to wait for it.
+    # A leading learner hears of the loss itself, when it needs the next result of the lost actor.
     lost = r"reissuing Ticket" if "gradients" in mode[0] else r"the result of .* was lost with its node; reissuing it"
     assert re.search(lost, started.log), started.log
 

@@ -17,16 +17,13 @@ import actors
 import data
 import learner
 import recor_dist
-from actors.pool import Learn
 from actors.ray_actor import NICENESS
 from data.prepare import open_data
 from data.tasks import task_of
 from recor_dist.core.config import Config
 from recor_dist.core.device import fingerprint
 from recor_dist.core.messages import Ticket
-from recor_dist.engine import ray_engine
 from recor_dist.engine.crew import RemoteActor, RemoteLearner
-from recor_dist.engine.learning import Learning
 from recor_dist.engine.loop import train
 from recor_dist.methods import lay_out, make_worker
 from tests.cluster.conftest import records
@@ -102,8 +99,7 @@ def test_every_method_gives_the_same_result_on_ray_as_in_one_process(
 def test_every_method_gives_the_same_result_with_gradients_and_with_batches(
     method: list[str], mode: str, tmp_path: Path, config_in: Configure
 ) -> None:
-    """Without a lag, and with one where tickets need no weights. The learner adds small gradients of a whole step, and
-    those of a larger model as they come, which a test below pretends."""
+    """Without a lag, and with one where tickets need no weights."""
     lag = "lag=0" if method[0] == "recor" else "lag=2"
     overrides = [*overrides_of(method), lag, "eval.every=5", "task.test_rows=30"]
     local = train(config_in(*overrides, f"out={tmp_path}/local"))
@@ -111,30 +107,6 @@ def test_every_method_gives_the_same_result_with_gradients_and_with_batches(
     for one in (local, result):
         del one["seconds_of_last_start"]
     assert result == local
-
-
-@pytest.mark.usefixtures("one_ray")
-def test_large_gradients_are_added_as_they_come_and_few_wait_at_a_time(
-    tmp_path: Path, config_in: Configure, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two at a time, of four per step, with three actors."""
-    overrides = ["rollout_size=8", "batch_size=32", "epochs=2", "checkpoint.every=12", "eval.every=10"]
-    local = train(config_in(*overrides, f"out={tmp_path}/local"))
-    monkeypatch.setattr(ray_engine, "SMALL", 0)
-    monkeypatch.setattr(ray_engine, "tickets_in_store", lambda weights: 2)
-    parts, waiting = [], []
-    learn = Learning.learn
-
-    def watched(self: Learning, part: Learn) -> None:
-        parts.append(part)
-        waiting.append(len(self.pool.finished))
-        learn(self, part)
-
-    monkeypatch.setattr(Learning, "learn", watched)
-    result = train(config_in(*overrides, *RAY, "actors.count=3", "actors.gradients=true"))
-    assert result["weights_sha256"] == local["weights_sha256"]
-    assert any(part.end - part.first < 4 for part in parts), "parts of a step"
-    assert max(waiting) <= 2
 
 
 @pytest.mark.usefixtures("one_ray")
@@ -147,6 +119,7 @@ def test_actors_share_a_gpu_and_the_learner_takes_a_whole_one(tmp_path: Path, co
         "actors.num_cpus=0",
         "actors.num_gpus=0.5",
         "learner.num_gpus=1",
+        "actors.gradients=false",
     ]
     result = train(config_in(*overrides))
     assert result["weights_sha256"] == local["weights_sha256"]

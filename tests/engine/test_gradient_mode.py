@@ -45,13 +45,19 @@ PAPER = ["scale=paper", "precision=float32"]
 @pytest.mark.parametrize(
     ("overrides", "data", "nodes", "chosen", "why"),
     [
-        (["device=cpu", "batch_size=64", "rollout_size=64"], ARG, [{"CPU": 8}], False, "a step is one ticket"),
-        (["device=cpu", "actors.count=1"], ARG, [{"CPU": 8}], False, "there is one actor"),
-        (["device=cpu"], ARG, [{"CPU": 2}], True, "(actors: 2)"),
-        (["device=cuda"], ARG, [{"CPU": 8, "GPU": 8}], True, "(actors: 8)"),
+        (
+            ["device=cpu", "batch_size=64", "rollout_size=64"],
+            ARG,
+            [{"CPU": 8}],
+            True,
+            "a step is one ticket, which the",
+        ),
+        (["device=cpu"], ARG, [{"CPU": 2}], True, "; actors: 1)"),
+        (["device=cuda"], ARG, [{"CPU": 16, "GPU": 8}], True, "; actors: 8)"),
+        (["device=cuda"], ARG, [{"CPU": 8, "GPU": 1}], False, "of the time with batches; actors: 1)"),
         # Between machines, many small tickets of a small model take longer to send than to compute.
         (["device=cuda", "rollout_size=32"], ARG, [{"CPU": 8, "GPU": 1}] * 8, False, "of the time with batches"),
-        (["device=cuda", "task=sudoku"], SUDOKU, [{"CPU": 8, "GPU": 1}] * 8, True, "(actors: 8)"),
+        (["device=cuda", "task=sudoku"], SUDOKU, [{"CPU": 8, "GPU": 1}] * 8, True, "; actors: 8)"),
     ],
 )
 def test_auto_estimates_which_way_is_faster_and_says_so(

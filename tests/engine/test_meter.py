@@ -2,7 +2,7 @@
 
 import pytest
 
-from recor_dist.core.messages import Receipt
+from recor_dist.core.messages import LedStep, Receipt
 from recor_dist.engine.meter import Meter
 
 
@@ -26,19 +26,30 @@ def test_the_side_that_does_not_wait_is_the_bottleneck(lag: int, starved: int, i
 
 
 @pytest.mark.parametrize(
-    ("groups", "adding", "idle", "told"),
+    ("groups", "waited", "busy", "told"),
     [
-        (8, 0, 0, "the actors waited 0% of the time, the learner added gradients 0%: the actors are busy; add actors"),
-        (4, 1, 1, "the actors are busy; each has one ticket per step"),
-        (8, 3, 4, "adding gradients and publishing weights is the bottleneck; try a larger rollout_size"),
-        (6, 1, 4, "6 tickets per step leave some of 4 actors without work at its end"),
+        (8, 0, 20, "the learner waited 0% of the time, the actors 0%: all are busy; add actors (actors.count, or more"),
+        (2, 1, 18, "the learner waited 10% of the time, the actors 10%: all are busy; no ticket is left for more"),
+        (1, 0, 5, "a step has 1 tickets, so 1 actors would be enough"),
+        (5, 5, 12, "5 tickets per step leave some of 2 actors without work at its end"),
+        (6, 3, 12, "sending weights and gradients, and adding them, takes the rest; try a larger rollout_size"),
     ],
 )
-def test_advice_if_actors_compute_gradients(groups: int, adding: int, idle: int, told: str) -> None:
+def test_advice_if_actors_compute_gradients(groups: int, waited: int, busy: int, told: str) -> None:
+    """A step of ten seconds with two actors."""
     meter = Meter(batch_size=64, groups=groups, lag=0, gradients=True, now=0.0)
-    for second in range(10):
-        meter.passed(1.0 + second, present=4, idle=4 * (second < idle), learning=second < adding)
+    meter.led(LedStep(10.0, 0.0, waited, 2, busy, {}, 0, {}))
     assert told in meter.advice()
+
+
+def test_the_metrics_of_a_step_that_the_learner_led() -> None:
+    meter = Meter(batch_size=64, groups=4, lag=0, gradients=True, now=0.0)
+    meter.led(LedStep(seconds=4.0, computed=2.0, waited=1.0, actors=2, busy=6.0, tickets={}, moved_bytes=7, metrics={}))
+    step = meter.stepped(present=3, reissued=0)
+    assert step["engine/examples_per_second"] == 16
+    assert step["engine/learner_starved"] == step["engine/actors_idle"] == 0.25
+    assert step["engine/publish_seconds"] == 1, "sending, adding, and the optimizer's step"
+    assert (step["engine/bytes_moved"], step["engine/actors_alive"]) == (7, 3)
 
 
 def test_the_metrics_of_a_step_do_not_include_the_step_before() -> None:

@@ -6,7 +6,7 @@ import pytest
 import ray
 
 from recor_dist.core.config import Config
-from recor_dist.engine.placement import SLIVER, actor_resources, actors_expected, in_words, learner_resources
+from recor_dist.engine.placement import actor_resources, actors_expected, in_words, learner_resources
 
 Configure = Callable[..., Config]
 
@@ -26,11 +26,11 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ("gradients", "overrides", "cluster", "actors"),
     [
         (False, [], [{"CPU": 2}], 1),
-        (True, [], [{"CPU": 2}], 2),  # the learner works while they wait
-        (True, ["learner.num_cpus=1"], [{"CPU": 2}], 1),
-        (True, ["threads=2"], [{"CPU": 8}], 4),
+        (True, [], [{"CPU": 2}], 1),  # the learner computes tickets, too
+        (True, ["learner.num_cpus=0"], [{"CPU": 2}], 2),
+        (True, ["threads=2"], [{"CPU": 8}], 3),
         (False, ["device=cuda"], [{"CPU": 8, "GPU": 8}], 7),
-        (True, ["device=cuda"], [{"CPU": 8, "GPU": 8}], 8),  # the learner shares a GPU with one of them
+        (True, ["device=cuda"], [{"CPU": 9, "GPU": 8}], 8),  # the learner shares a GPU with one of them
         (True, ["device=cuda"], [{"CPU": 4, "GPU": 1}] * 4, 4),
         (True, ["device=cuda", "actors.num_gpus=0.45"], [{"CPU": 8, "GPU": 2}], 4),
         (True, ["device=cuda", "learner.num_gpus=1"], [{"CPU": 8, "GPU": 2}], 1),
@@ -52,8 +52,7 @@ def test_as_many_actors_as_fit_next_to_the_learner(
 
 def test_a_share_of_one_gpu_is_requested_for_each_process_if_actors_compute_gradients(config_in: Configure) -> None:
     config = config_in("device=cuda", "threads=3")
-    assert actor_resources(config, True) == {"num_cpus": 3 - SLIVER, "num_gpus": 0.9}
-    assert learner_resources(config, True) == {"num_cpus": SLIVER, "num_gpus": 0.1}
+    assert actor_resources(config, True) == {"num_cpus": 3, "num_gpus": 0.9}
+    assert learner_resources(config, True) == {"num_cpus": 3, "num_gpus": 0.1}
     assert in_words(actor_resources(config, True)) == "3 CPUs and 0.9 GPUs"
-    assert in_words(learner_resources(config, True)) == "0.1 GPUs"
     assert actor_resources(config, False) == learner_resources(config, False) == {"num_cpus": 3, "num_gpus": 1}
