@@ -133,6 +133,10 @@ def test_without_output_the_answers_go_to_stdout_and_the_summary_to_stderr(
     assert code == 0
     assert [json.loads(line)["prompt"] for line in shown.splitlines()] == prompts
     assert {"rows", "decoder", "exact_match", "token_accuracy"} == set(json.loads(errors.splitlines()[-1]))
+    code, as_text, errors = solve(f"model={out}", f"input={source}")
+    assert code == 0
+    assert as_text.splitlines() == [json.loads(line)["response"] for line in shown.splitlines()]
+    assert errors.splitlines()[-2] == "3 answers by recor"
 
 
 def test_a_packaged_model_answers_like_its_run(trained: Callable[..., Path], solve: Callable, tmp_path: Path) -> None:
