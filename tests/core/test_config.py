@@ -182,6 +182,8 @@ REFUSED = {
     "data.source=rows.jsonl": ["data.source: task=arg makes its own rows and reads no source; omit data.source"],
     "task=sudoku task.size=5": ["task.size=5: allowed: 4, 6, 9"],
     "task=sudoku task.size=16": ["task.size=16: must be at least 4 and at most 9"],
+    "task=sudoku task.extra_givens=-1": ["task.extra_givens=-1: must be at least 0"],
+    "task=sudoku task.extra_givens=1 data.source=rows": ["task.extra_givens=1: changes generated rows only"],
     "task=sudoku task.hard=train": ["task.hard=train: allowed: none, test, all"],
     "task=sudoku task.hard=test": ["task.hard=test: no 4x4 puzzle", "use task.size=6 or 9"],
     "task=zebra task.houses=2": ["task.houses=2: must be a number from 3 to 6, or a range like 3-6"],
@@ -189,6 +191,12 @@ REFUSED = {
     "task=zebra task.houses=3-4-5": ["task.houses=3-4-5: must be"],
     "task=zebra task.houses=three": ["task.houses=three: must be"],
     "task=zebra task.prompt_length=0": ["task.prompt_length=0: must be at least 1"],
+    "task=zebra task.tokens=short": ["task.tokens=short: allowed: public, compact"],
+    "task=zebra task.tokens=compact task.prompt_length=90": [
+        "task.prompt_length=90: must be a multiple of 4, the tokens of a clue with task.tokens=compact; nearest: 92"
+    ],
+    "task=zebra task.hints=37": ["task.hints=37: must be at least 0 and at most 36"],
+    "task=zebra task.hints=2 data.source=rows": ["task.hints=2: changes generated rows only", "omit one of them"],
     "task=zebra method.token_queries=13": ["a response has M=12 slots"],
     "data.jobs=-1": ["data.jobs=-1: must be at least 0"],
     "task=custom": ["data.source: task=custom reads a file; write data.source=PATH"],
@@ -226,12 +234,21 @@ def test_help_names_every_setting(tmp_path: Path) -> None:
             assert key in shown or key.endswith(".name")
 
 
-def test_identity_omits_placement_and_nothing_else() -> None:
+@pytest.mark.parametrize(
+    "of_task",
+    [
+        ["task=arg"],
+        ["task=sudoku", "task.extra_givens=2"],
+        ["task=zebra", "task.tokens=compact", "task.prompt_length=52", "task.hints=2"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_identity_omits_placement_and_nothing_else(of_task: list[str]) -> None:
     newer = [  # omitted at their defaults, because they are newer than the first runs
         "learner.compile=true", "learner.optimizer=muon", "learner.muon_lr=0.1", "learner.muon_momentum=0.9",
         "learner.muon_decay=0.1", "model.deviation=0.1", "model.positions=coordinates", "model.loops=2",
     ]  # fmt: skip
-    config = compose(["scale=smoke", *newer])
+    config = compose(["scale=smoke", *newer, *of_task])
     everything, identity = set(flatten(config)), set(flatten(config, identity_only=True))
     assert everything - identity == {
         "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
