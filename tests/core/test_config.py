@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,9 @@ REFUSED = {
     "method.algorithm=ppo method.reward=dense method.gamma=0.5": ["method.gamma=0.5", "allowed: 0"],
     "method.focal=0.5": ["method.focal=0.5", "allowed: 0, or at least 1"],
     "method.exploration=entropy method.alpha=0": ["method.alpha=0", "exploration=topk"],
+    "method.random_contexts=1.5": ["method.random_contexts=1.5: must be at least 0 and at most 1"],
+    "method.random_contexts_end=-1": ["method.random_contexts_end=-1.0: must be at least 0 and at most 1"],
+    "method=ao_arm method.random_contexts=1": ["method.random_contexts: no such setting"],
     "method.alpha=1e-9": ["method.alpha=1e-09", "allowed: 0, or at least 1e-6"],
     "task=null": ["task=null: allowed: arg, custom, mul, path, sudoku, zebra"],
     "~method.eta": ["a setting cannot be removed"],
@@ -247,6 +251,7 @@ def test_identity_omits_placement_and_nothing_else(of_task: list[str]) -> None:
     newer = [  # omitted at their defaults, because they are newer than the first runs
         "learner.compile=true", "learner.optimizer=muon", "learner.muon_lr=0.1", "learner.muon_momentum=0.9",
         "learner.muon_decay=0.1", "model.deviation=0.1", "model.positions=coordinates", "model.loops=2",
+        "method.random_contexts=0.5", "method.random_contexts_end=0.1",
     ]  # fmt: skip
     config = compose(["scale=smoke", *newer, *of_task])
     everything, identity = set(flatten(config)), set(flatten(config, identity_only=True))
@@ -256,6 +261,17 @@ def test_identity_omits_placement_and_nothing_else(of_task: list[str]) -> None:
         "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
         "track.enabled", "track.experiment", "track.register", "track.wait",
     }  # fmt: skip
+
+
+def test_the_share_of_random_contexts_changes_linearly_from_the_first_step_to_the_last() -> None:
+    fading = RecorConfig(random_contexts=0.8, random_contexts_end=0.2)
+    assert [fading.at(step, 4).random_contexts for step in range(4)] == pytest.approx([0.8, 0.6, 0.4, 0.2])
+    rising = RecorConfig(random_contexts_end=1.0)
+    assert [rising.at(step, 3).random_contexts for step in range(3)] == [0.0, 0.5, 1.0]
+    assert fading.at(0, 1).random_contexts == 0.8, "a run of one step"
+    constant = RecorConfig(random_contexts=0.3)
+    assert all(constant.at(step, 10) is constant for step in (0, 9))
+    assert replace(fading.at(2, 4), random_contexts=0.8, random_contexts_end=0.2) == fading, "nothing else changes"
 
 
 def test_auto_keeps_the_scale_a_run_was_started_with(tmp_path: Path) -> None:
