@@ -4,6 +4,9 @@
     all M K queries at once, from the full cache ──► p(y) ──► rewards ──► targets
 
 It costs one pass of each stream: as many FLOPs as a training forward over the same streams.
+
+With random_contexts, some rows are filled in a random order instead: early on, the policy knows nothing, and leads to
+few contexts that are all alike. Nothing else changes for these rows: their queries are drawn as for any other.
 """
 
 import numpy as np
@@ -25,6 +28,7 @@ def rollout(method: RecorConfig, model: Model, rows: Rows, random: np.random.Gen
     responses = torch.as_tensor(rows.responses.astype(np.int64), device=device)
     R, M = responses.shape
     noise = torch.as_tensor(exploration_noise(method, random, R, M), device=device)
+    orders = torch.as_tensor(random_orders(method, random, R, M), device=device)  # of the first rows
 
     cache = model.new_cache(R)
     filled = torch.zeros(R, M, dtype=torch.bool, device=device)
@@ -32,6 +36,7 @@ def rollout(method: RecorConfig, model: Model, rows: Rows, random: np.random.Gen
     logits = model.start(prompts, cache)
     for t in range(M):
         slots = logits.masked_fill(filled, -torch.inf).argmax(-1)  # (R,)
+        slots[: len(orders)] = orders[:, t]
         asked, usable = choose_queries(method, logits, filled, slots, noise[:, t])
         order.append(slots)
         queries.append(asked)
@@ -67,13 +72,20 @@ def exploration_noise(method: RecorConfig, random: np.random.Generator, R: int, 
     return noise.astype(np.float32)
 
 
+def random_orders(method: RecorConfig, random: np.random.Generator, R: int, M: int) -> np.ndarray:
+    """Random orders for the first rows of a ticket, as many as random_contexts says; its rows are shuffled already."""
+    slots = np.tile(np.arange(M), (round(method.random_contexts * R), 1))
+    return random.permuted(slots, axis=1)
+
+
 def choose_queries(
-    method: RecorConfig, logits: Tensor, filled: Tensor, greedy: Tensor, noise: Tensor
+    method: RecorConfig, logits: Tensor, filled: Tensor, written: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The slots to query at one step and which of them are valid, both (R, K), or (R, K + 1) with include_greedy.
 
     The top K of uniform noise are a uniform sample without duplicates. The top K of Q/alpha + Gumbel noise are a sample
-    from the policy (Gumbel-top-K). With include_greedy the sample excludes the greedy slot, so none is queried twice.
+    from the policy (Gumbel-top-K). With include_greedy the slot that is about to be written is queried, too (the greedy
+    one, unless the row's order is random); the sample excludes it, so none is queried twice.
     """
     if method.exploration == "uniform":
         scores = noise
@@ -82,11 +94,11 @@ def choose_queries(
         if method.exploration == "entropy":
             # The PPO-like policy is the softmax of the logits themselves; sampling from it keeps that loss on-policy.
             scores = (scores if method.algorithm == "ppo" else scores / method.alpha) + noise
-    closed = filled.scatter(1, greedy[:, None], True) if method.include_greedy else filled
+    closed = filled.scatter(1, written[:, None], True) if method.include_greedy else filled
     slots = scores.masked_fill(closed, -torch.inf).topk(method.token_queries, dim=-1).indices  # (R, K)
     usable = ~closed.gather(1, slots)
     if method.include_greedy:
-        slots = torch.cat([slots, greedy[:, None]], dim=1)
+        slots = torch.cat([slots, written[:, None]], dim=1)
         usable = torch.cat([usable, torch.ones_like(usable[:, :1])], dim=1)
     return slots, usable
 

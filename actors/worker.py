@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data.shards import Dataset
-from recor_dist.core.config import Config
+from recor_dist.core.config import Config, total_steps
 from recor_dist.core.device import autocast
 from recor_dist.core.messages import EvalSums, Rows, Ticket, TicketGradient
 from recor_dist.core.rng import rng
@@ -50,8 +50,13 @@ class Worker:
         start = ticket.step * self.config.batch_size + ticket.group * self.config.rollout_size
         rows = self.data.take(self.row_order, start, self.config.rollout_size)
         random = rng(self.config.seed, "rollout", ticket.step, ticket.group)
+        method = self.config.method.at(ticket.step, self._steps)
         with autocast(self.config):
-            return self.prepare(self.config.method, self.model, rows, random, ticket.version)
+            return self.prepare(method, self.model, rows, random, ticket.version)
+
+    @cached_property
+    def _steps(self) -> int:
+        return total_steps(self.config, self.data.rows_of("train"))
 
     @cached_property
     def _gradient_of(self) -> Callable[[Any], TicketGradient]:

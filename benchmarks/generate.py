@@ -14,7 +14,8 @@ import numpy as np
 
 from data.sudoku_rules import dig, geometry, random_grids
 from data.tasks import TASKS
-from data.zebra_rules import MOST_CLUES, make_puzzles
+from data.zebra_clues import FORMATS
+from data.zebra_rules import MOST_CLUES, explain_puzzles, make_puzzles
 from recor_dist.core.messages import Rows
 from recor_dist.core.rng import rng
 
@@ -43,11 +44,11 @@ def zebras(size: int, lengths: list[int]) -> Callable[[int], None]:
     def make(rows: int) -> None:
         seeds = rng(0, "benchmark", rows).integers(0, 2**64, size=rows, dtype=np.uint64)
         tables = np.empty((rows, size + 1, size), dtype=np.int8)
-        clues, tokens = np.empty((rows, MOST_CLUES, 7), dtype=np.int8), np.empty(rows, dtype=np.int64)
+        clues = np.empty((rows, MOST_CLUES, 7), dtype=np.int8)
         orders = np.empty((rows, (size + 1) * size), dtype=np.int16)
-        prompts, rounds = np.empty((rows, 1024), dtype=np.uint8), np.empty(orders.shape, dtype=np.uint8)
-        make_puzzles(seeds, (size, size), (size, size), tables, clues, prompts, tokens, orders, rounds)
-        lengths.extend(tokens.tolist())
+        make_puzzles(seeds, (size, size), (size, size), tables, clues)
+        explain_puzzles(tables, clues, orders, np.empty(orders.shape, dtype=np.uint8))
+        lengths.extend(FORMATS["public"].lengths(clues).tolist())
 
     return make
 

@@ -54,6 +54,9 @@ class ImportConfig:
     task_prompt_length: int = setting(
         455, "zebra: N, the maximum length of the clues in tokens", key="task.prompt_length", at_least=1, at_most=4096
     )
+    task_tokens: str = setting(
+        "public", "zebra: how clues are written: public, or compact", key="task.tokens", choices=("public", "compact")
+    )
 
 
 def import_files(config: ImportConfig) -> tuple[Dataset, list[str]]:
@@ -62,7 +65,8 @@ def import_files(config: ImportConfig) -> tuple[Dataset, list[str]]:
     file = Path(config.file)
     row = TASKS[config.task]
     assert row.read_file and row.vocabulary
-    read = [row.read_file(Path(path), config.task_prompt_length) for path in (config.file, config.test) if path]
+    how = config.task_prompt_length, config.task_tokens
+    read = [row.read_file(Path(path), *how) for path in (config.file, config.test) if path]
     if len({part.rows.prompts.shape[1] for part in read}) > 1:
         raise Mistake(f"{config.test}: its puzzles differ in size from those of {file}")
     chosen = _hold_out(read, config.task_val_rows, file)

@@ -22,6 +22,7 @@ class SudokuConfig(GeneratedTaskConfig):
     """Minimal Sudoku puzzles with one solution; 0 is a blank."""
 
     reads_source: ClassVar[str] = "optionally"
+    generated_only: ClassVar[tuple[str, ...]] = ("extra_givens",)
 
     name: str = setting("sudoku", "the task", choices=("sudoku",))
     size: int = setting(9, "cells per side: 4, 6 or 9", at_least=4, at_most=9)
@@ -29,6 +30,13 @@ class SudokuConfig(GeneratedTaskConfig):
         "none",
         "which rows are puzzles that the seven human techniques cannot solve",
         choices=("none", "test", "all"),
+    )
+    extra_givens: int = setting(
+        0,
+        "a training row gets 0 to this many further cells of its solution as givens; val and test none",
+        at_least=0,
+        at_most=81,
+        newer=True,
     )
 
     def check(self) -> None:
@@ -104,7 +112,25 @@ def shard(task: SudokuConfig, split: str, random: np.random.Generator, rows: int
             raise Mistake(
                 f"task.hard={task.hard}: {PATIENCE * CHUNK:,} {task.size}x{task.size} grids gave no such puzzle"
             )
-    return noted(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    puzzles, grids, orders, techniques = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if split == "train" and task.extra_givens:
+        puzzles = with_extra_givens(task, random, puzzles, grids)
+        orders, techniques = solve_as_people_do(puzzles, grids)
+    return noted(puzzles, grids, orders, techniques)
+
+
+def with_extra_givens(
+    task: SudokuConfig, random: np.random.Generator, puzzles: np.ndarray, solutions: np.ndarray
+) -> np.ndarray:
+    """Puzzles (R, n n) with k ~ U{0..extra_givens} of their blanks filled in.
+
+    Such a puzzle is not minimal, so it is none of val or test, even at 4x4, where the puzzle decides the split.
+    """
+    wanted = random.integers(0, task.extra_givens + 1, size=(len(puzzles), 1))
+    blank = puzzles == 0
+    draws = np.where(blank, random.random(puzzles.shape), np.inf)
+    rank = np.argsort(np.argsort(draws, axis=1), axis=1)
+    return np.where(blank & (rank < wanted), solutions, puzzles)
 
 
 def solve_as_people_do(puzzles: np.ndarray, solutions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -150,7 +176,7 @@ def coordinates(task: SudokuConfig, N: int, M: int) -> dict[str, np.ndarray]:
     return {name: np.tile(values, 2) for name, values in cells.items()}
 
 
-def read_file(path: Path, _: int) -> Imported:
+def read_file(path: Path, _: int, __: str) -> Imported:
     """Puzzles from a .npy file of Shah et al., or from a text file with one puzzle per line."""
     from data import sudoku_files  # here, because it builds on this module
 

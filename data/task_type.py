@@ -51,13 +51,15 @@ class TaskType:
     # Instead of `sample`, if prompts alone do not separate the splits: task, split, random, count -> Rows.
     shard: Callable[[Any, str, np.random.Generator, int], Rows] | None = None
     read_source: Callable[[Any, str], Any] | None = None  # task, data.source -> custom.Source
-    read_file: Callable[[Path, int], Imported] | None = None  # file, longest prompt; `data.import_public` calls it
+    # `data.import_public` calls it: file, longest prompt, format of the tokens if the task has several -> Imported
+    read_file: Callable[[Path, int, str], Imported] | None = None
     size_settings: str = ""  # the settings that must fit an imported data set
     order: str | None = None  # the known order: "reversed", "recorded" in the shards, or None
     slow: bool = False  # True if a shard takes so long that several processes should make them
 
     # --- prompts and answers as people write and read them
     read_prompt: Callable[[Any, str], str] = lambda task, text: text  # the canonical text of what a person may write
+    read_tokens: Callable[[Any, list[str]], list[str]] = lambda task, tokens: tokens  # the canonical tokens of a prompt
     check_prompt: Callable[[Any, list[str]], None] = lambda task, tokens: None  # raises Mistake for an invalid prompt
     # task, prompt tokens, M, response tokens or None -> Layout
     layout: Callable[[Any, list[str], int, list[str] | None], Layout] = lambda task, prompt, M, response: line(

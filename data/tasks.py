@@ -5,7 +5,7 @@ settings, the split and its index.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from data.shards import Manifest, shard_sizes
 from data.splits import SPLITS, split_of
 from data.task_type import TaskType
 from data.vocab import Vocabulary
-from recor_dist.core.config import SCHEMAS, Config, GeneratedTaskConfig, check_order, check_response_length
+from recor_dist.core.config import SCHEMAS, Config, GeneratedTaskConfig, check_order, check_response_length, flatten
 from recor_dist.core.files import open_folder, read_json
 from recor_dist.core.messages import Rows
 from recor_dist.core.rng import rng
@@ -65,7 +65,7 @@ def _generated(config: Config, row: TaskType) -> Task:
     check_order(config, row.order is not None)
     counts = {"train": task.train_rows, "val": task.val_rows, "test": task.test_rows}
     sizes = {split: shard_sizes(counts[split], config.data.shard_rows) for split in SPLITS}
-    spec = {"format": FORMAT, "task": asdict(task), "shard_rows": config.data.shard_rows}
+    spec = {"format": FORMAT, "task": flatten(task, identity_only=True), "shard_rows": config.data.shard_rows}
     make = partial(_make_shard, row, task, sizes)
     return Task(spec, *row.lengths(task), row.vocabulary(task), row.order, sizes, make, row.slow)
 
@@ -118,8 +118,10 @@ def _imported(config: Config, row: TaskType, uri: str) -> Task:
         raise Mistake(f"data.source={uri}: was not imported for task={config.task.name}")
     if config.task.slots() != manifest.M:
         raise Mistake(f"data.source={uri}: its responses have {manifest.M} slots; set {row.size_settings} to match")
-    sizes = {split: [entry.rows for entry in manifest.splits[split]] for split in SPLITS}
     vocabulary = Vocabulary(tuple(manifest.vocabulary))
+    if row.vocabulary and row.vocabulary(config.task) != vocabulary:
+        raise Mistake(f"data.source={uri}: has other tokens; add the settings that data.import_public printed")
+    sizes = {split: [entry.rows for entry in manifest.splits[split]] for split in SPLITS}
     return Task(manifest.spec, manifest.N, manifest.M, vocabulary, row.order, sizes, partial(_lost_shard, uri))
 
 

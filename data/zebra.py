@@ -12,7 +12,8 @@ from data.shards import NotedRows
 from data.splits import SPLITS, split_of
 from data.task_type import Imported, TaskType
 from data.vocab import PAD, Vocabulary
-from data.zebra_rules import ANSWER, ENTITIES, EQUAL, KINDS, MOST_CLUES, NEXT_TO, NOT_EQUAL, PADDING, make_puzzles
+from data.zebra_clues import FORMATS, PADDING, Clue, convert, letter, name, sentences
+from data.zebra_rules import EQUAL, LARGEST, MOST_CLUES, NEXT_TO, NOT_EQUAL, explain_puzzles, insert_hints, make_puzzles
 from recor_dist.core.config import GeneratedTaskConfig
 from recor_dist.core.setting import Mistake, setting
 
@@ -22,6 +23,7 @@ class ZebraConfig(GeneratedTaskConfig):
     """Who lives where: clues about the attributes of houses in a row; the response is the table of houses."""
 
     reads_source: ClassVar[str] = "optionally"
+    generated_only: ClassVar[tuple[str, ...]] = ("hints",)
 
     name: str = setting("zebra", "the task", choices=("zebra",))
     houses: str = setting("3-6", "houses: a number, or a range like 3-6")
@@ -29,6 +31,26 @@ class ZebraConfig(GeneratedTaskConfig):
     prompt_length: int = setting(
         455, "N: tokens of the clues; puzzles with longer clues are dropped", at_least=1, at_most=4096
     )
+    tokens: str = setting(
+        "public",
+        "how clues are written: as in the public set, 6 to 13 tokens each, or compact, always 4",
+        choices=tuple(FORMATS),
+        newer=True,
+    )
+    hints: int = setting(
+        0,
+        "a training row gets 0 to this many cells of its table as further clues, as far as they fit; val and test none",
+        at_least=0,
+        at_most=LARGEST**2,
+        newer=True,
+    )
+
+    def check(self) -> None:
+        if self.tokens == "compact" and self.prompt_length % 4:
+            raise Mistake(
+                f"task.prompt_length={self.prompt_length}: must be a multiple of 4, the tokens of a clue with "
+                f"task.tokens=compact; nearest: {-(-self.prompt_length // 4) * 4}"
+            )
 
     def range_of(self, key: str) -> tuple[int, int]:
         """The smallest and the largest number of `houses` or `attributes`."""
@@ -43,15 +65,11 @@ class ZebraConfig(GeneratedTaskConfig):
 
 CHUNK = 512  # puzzles drawn at a time; a shard's rows depend on it
 PATIENCE = 50  # chunks without a puzzle that fits before giving up
-TOKENS = (*"012345", *KINDS, "LHS", "RHS", "c", "n", "CLUE_END", "ANSWER")  # the 19 of the public set
+TRIES = 8  # draws of hints that keep a row in its split before it gets none
 
 
-def vocabulary(_: ZebraConfig) -> Vocabulary:
-    return Vocabulary((*TOKENS, PAD))
-
-
-assert TOKENS[ANSWER] == "ANSWER"
-assert len(TOKENS) == PADDING
+def vocabulary(task: ZebraConfig) -> Vocabulary:
+    return FORMATS[task.tokens].vocabulary
 
 
 def lengths(task: ZebraConfig) -> tuple[int, int]:
@@ -81,31 +99,34 @@ def splits(clues: np.ndarray, houses: np.ndarray, attributes: np.ndarray) -> np.
     return split_of(keys(clues, houses, attributes))
 
 
+def sizes(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(R,) and (R,): the number of houses and of attributes."""
+    return (tables[:, 0] >= 0).sum(axis=1), (tables[:, 1:, 0] >= 0).sum(axis=1)
+
+
 def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int) -> NotedRows:
     """Draws puzzles and keeps those of the split whose clues fit into the prompt."""
-    houses, attributes = task.range_of("houses"), task.range_of("attributes")
-    N, M = lengths(task)
+    houses, attributes, N = task.range_of("houses"), task.range_of("attributes"), task.prompt_length
+    for_hints = random.spawn(1)[0]  # a stream of its own: hints do not change which puzzles are drawn
     parts: list[tuple[np.ndarray, ...]] = []
     have = fruitless = left_out = 0
     while have < rows:
         seeds = random.integers(0, 2**64, size=CHUNK, dtype=np.uint64)
         tables = np.empty((CHUNK, attributes[1] + 1, houses[1]), dtype=np.int8)
         clues = np.empty((CHUNK, MOST_CLUES, 7), dtype=np.int8)
-        prompts = np.empty((CHUNK, N), dtype=np.uint8)
-        tokens = np.empty(CHUNK, dtype=np.int64)
-        orders, rounds = np.empty((CHUNK, M), dtype=np.int16), np.empty((CHUNK, M), dtype=np.uint8)
-        make_puzzles(seeds, houses, attributes, tables, clues, prompts, tokens, orders, rounds)
-        n, m = (tables[:, 0] >= 0).sum(axis=1), (tables[:, 1:, 0] >= 0).sum(axis=1)
+        make_puzzles(seeds, houses, attributes, tables, clues)
+        n, m = sizes(tables)
+        tokens = FORMATS[task.tokens].lengths(clues)
         # Only the largest value in the clues tells the model how many houses there are.
         told = clues[:, :, 2::2].max(axis=(1, 2)) == n - 1
         ours = np.flatnonzero((splits(clues, n, m) == SPLITS.index(split)) & told)
         fits = tokens[ours] <= N
         keep = ours[fits][: rows - have]
         left_out += int((~fits).sum())
-        responses = np.where(tables < 0, PADDING, tables).astype(np.uint8).reshape(CHUNK, M)
-        counts = (clues[:, :, 0] >= 0).sum(axis=1).astype(np.uint8)
-        columns = (prompts, responses, orders, rounds, n.astype(np.uint8), m.astype(np.uint8), counts)
-        parts.append(tuple(column[keep] for column in columns))
+        tables, clues = tables[keep], clues[keep]
+        if split == "train" and task.hints:
+            clues = with_hints(task, for_hints, tables, clues)
+        parts.append(columns(task, tables, clues))
         have += len(keep)
         fruitless = 0 if len(keep) else fruitless + 1
         if fruitless == PATIENCE:
@@ -118,65 +139,41 @@ def shard(task: ZebraConfig, split: str, random: np.random.Generator, rows: int)
     return NotedRows(prompts, responses, orders, dict(zip(names, notes, strict=True)), left_out)
 
 
-# --- clues as text ---------------------------------------------------------------------------------------------------
+def columns(task: ZebraConfig, tables: np.ndarray, clues: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Prompts, responses, orders, and the notes on each row: rounds of deduction, houses, attributes, clues."""
+    N, M = lengths(task)
+    responses = np.where(tables < 0, PADDING, tables).astype(np.uint8).reshape(-1, M)
+    orders, rounds = np.empty(responses.shape, dtype=np.int16), np.empty(responses.shape, dtype=np.uint8)
+    explain_puzzles(tables, clues, orders, rounds)
+    counted = (*sizes(tables), (clues[:, :, 0] >= 0).sum(axis=1))
+    prompts = FORMATS[task.tokens].write(clues, N)
+    return prompts, responses, orders, rounds, *(number.astype(np.uint8) for number in counted)
 
 
-def parse(tokens: list[str]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Clues from their tokens: (kind, entities), an entity a (row, value). Raises ValueError for what is not a clue."""
-    clues = []
-    while tokens:
-        if "CLUE_END" not in tokens:
-            raise ValueError("the last clue has no CLUE_END")
-        end = tokens.index("CLUE_END")
-        clue, tokens = tokens[:end], tokens[end + 1 :]
-        text = " ".join(clue)
-        if len(clue) < 2 or clue[0] not in KINDS or clue[1] != "LHS":
-            raise ValueError(f"`{text}` does not begin with the kind of a clue and LHS")
-        kind = KINDS.index(clue[0])
-        right = clue.index("RHS") if "RHS" in clue else len(clue)
-        left_side, right_side = clue[2:right], clue[right + 1 :]
-        if (len(left_side), len(right_side)) != (3, 3 * (int(ENTITIES[kind]) - 1)):
-            raise ValueError(f"`{text}` does not have the entities of a clue `{clue[0]}`")
-        words = left_side + right_side
-        entities = []
-        for letter, attribute, value in zip(words[::3], words[1::3], words[2::3], strict=True):
-            known = letter == "c" or (letter, attribute) == ("n", "0")
-            if not known or not attribute.isdecimal() or not value.isdecimal():
-                raise ValueError(f"`{letter} {attribute} {value}` is not an entity")
-            entities.append((0 if letter == "n" else int(attribute) + 1, int(value)))
-        clues.append((kind, entities))
-    return clues
+def with_hints(task: ZebraConfig, random: np.random.Generator, tables: np.ndarray, clues: np.ndarray) -> np.ndarray:
+    """The clues with m ~ U{0..hints} cells of each table as further clues, as many of them as the prompt has room for.
+
+    With its hints, a puzzle could have exactly the clues of another one in val or test. So hints that would move it
+    to another split are drawn again.
+    """
+    form, count = FORMATS[task.tokens], (clues[:, :, 0] >= 0).sum(axis=1)
+    room = np.minimum((task.prompt_length - form.lengths(clues)) // form.sizes[EQUAL], MOST_CLUES - count)
+    wanted = np.minimum(random.integers(0, task.hints + 1, len(clues)), room)
+    result, waiting = clues.copy(), np.flatnonzero(wanted)
+    for _ in range(TRIES):
+        tried, its_tables = clues[waiting], tables[waiting]
+        seeds = random.integers(0, 2**64, size=len(waiting), dtype=np.uint64)
+        insert_hints(seeds, wanted[waiting], its_tables, tried)
+        ours = splits(tried, *sizes(its_tables)) == SPLITS.index("train")
+        result[waiting[ours]] = tried[ours]
+        waiting = waiting[~ours]
+    return result
 
 
 # --- display and import ----------------------------------------------------------------------------------------------
 
-SENTENCES = {
-    "=": "{} and {} are in the same house",
-    "!=": "{} and {} are in different houses",
-    "nbr": "{} and {} are neighbours",
-    "ends": "{} is in the first or the last house",
-    "immediate-left": "{} is immediately left of {}",
-    "left-of": "{} is somewhere left of {}",
-    "inbetween": "{}, {} and {} are in this order from left to right",
-}
 
-
-def sentences(clues: list[tuple[int, list[tuple[int, int]]]]) -> list[str]:
-    """Clues in words. The values of attribute A are a0, a1, ..., those of B b0, b1, ...; houses count from 1."""
-    return [SENTENCES[KINDS[kind]].format(*(name(row, value) for row, value in entities)) for kind, entities in clues]
-
-
-def name(row: int, value: int) -> str:
-    """The display name of an entity."""
-    return f"house {value + 1}" if row == 0 else f"{letter(row).lower()}{value}"
-
-
-def letter(row: int) -> str:
-    """The name of the attribute in a row of the table."""
-    return "ABCDEF"[row - 1]
-
-
-def size(clues: list[tuple[int, list[tuple[int, int]]]]) -> tuple[int, int]:
+def size(clues: list[Clue]) -> tuple[int, int]:
     """The number of houses and attributes that the clues name."""
     entities = [entity for _, entities in clues for entity in entities]
     return 1 + max(value for _, value in entities), max(row for row, _ in entities)
@@ -185,7 +182,7 @@ def size(clues: list[tuple[int, list[tuple[int, int]]]]) -> tuple[int, int]:
 def layout(task: ZebraConfig, prompt: list[str], M: int, response: list[str] | None) -> Layout:
     """The table of houses and the clues in words. Clues may not name the last house or attribute; `response` does."""
     told = [token for token in prompt if token != PAD]
-    clues, stride = parse(told), task.range_of("houses")[1]
+    clues, stride = FORMATS[task.tokens].parse(told), task.range_of("houses")[1]
     houses, attributes = size(clues)
     for slot, token in enumerate(response or []):
         if token != PAD:
@@ -218,19 +215,28 @@ def token_name(task: ZebraConfig, slot: int, token: str) -> str:
 
 
 def coordinates(task: ZebraConfig, N: int, M: int) -> dict[str, np.ndarray]:
+    """Of a prompt token its place, or if compact, its clue and its field in it; of a slot its row and its house."""
+    place = np.arange(N)
+    prompt = {"clue": place // 4, "field": place % 4} if task.tokens == "compact" else {"place": place}
     row, column = np.divmod(np.arange(M), task.range_of("houses")[1])
-    prompt, no_place = np.full(N, -1), np.full(M, -1)
-    return {
-        "place": np.concatenate([np.arange(N), no_place]),
-        "row": np.concatenate([prompt, row]),
-        "column": np.concatenate([prompt, column]),
+    slots = {"row": row, "column": column}
+    return {name: np.concatenate([values, np.full(M, -1)]) for name, values in prompt.items()} | {
+        name: np.concatenate([np.full(N, -1), values]) for name, values in slots.items()
     }
+
+
+def read_tokens(task: ZebraConfig, tokens: list[str]) -> list[str]:
+    """Clues may be written in either format."""
+    try:
+        return convert(tokens, to=task.tokens)
+    except ValueError as error:
+        raise Mistake(f"is not made of clues: {error}") from None
 
 
 def check_prompt(task: ZebraConfig, tokens: list[str]) -> None:
     """Raises Mistake if the tokens are not clues, or about more houses or attributes than the task has."""
     try:
-        clues = parse(tokens)
+        clues = FORMATS[task.tokens].parse(tokens)
     except ValueError as error:
         raise Mistake(f"is not made of clues: {error}") from None
     if not clues:
@@ -243,11 +249,13 @@ def check_prompt(task: ZebraConfig, tokens: list[str]) -> None:
         )
 
 
-def read_file(path: Path, prompt_length: int) -> Imported:
-    """Puzzles from a pickle of Shah et al. whose clues have at most `prompt_length` tokens."""
+def read_file(path: Path, prompt_length: int, tokens: str) -> Imported:
+    """Puzzles from a pickle of Shah et al. whose clues have at most `prompt_length` tokens in the format `tokens`."""
     from data import zebra_files  # here, because it builds on this module
 
-    return zebra_files.read(path, prompt_length)
+    task = ZebraConfig(prompt_length=prompt_length, tokens=tokens)
+    task.check()
+    return zebra_files.read(path, task)
 
 
 TASK = TaskType(
@@ -261,6 +269,7 @@ TASK = TaskType(
     size_settings="task.houses and task.attributes",
     order="recorded",
     slow=True,
+    read_tokens=read_tokens,
     check_prompt=check_prompt,
     layout=layout,
     token_name=token_name,

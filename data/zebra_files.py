@@ -4,7 +4,6 @@ An item is [tokens, table, order]. The tokens are the clues, then ANSWER, then (
 order, attributes counted from 0. Row 0 of the table is the house numbers, so attribute a is row a + 1.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,19 @@ from data.shards import NotedRows
 from data.splits import Classes
 from data.task_type import Imported
 from data.zebra import ZebraConfig
-from data.zebra_rules import LARGEST, MOST_CLUES, PADDING, holds
+from data.zebra_clues import FORMATS, PADDING, TOKENS, Clue, as_array
+from data.zebra_rules import LARGEST, MOST_CLUES, holds
 from recor_dist.core.progress import progress_bar
 from recor_dist.core.setting import Mistake
 
 AT_A_TIME = 10_000  # rows whose clues are in memory at once: they take more memory than the rest of a row
-IDS = {token: i for i, token in enumerate(zebra.TOKENS)}
-
-Clues = Sequence[tuple[int, list[tuple[int, int]]]]
 
 
-def read(path: Path, prompt_length: int) -> Imported:
-    """Puzzles of a pickle, padded to 7 x 6 tables."""
+def read(path: Path, task: ZebraConfig) -> Imported:
+    """Puzzles of a pickle, padded to 7 x 6 tables, with their clues in the tokens of `task`."""
     items = _load(path)
-    N, M = prompt_length, (LARGEST + 1) * LARGEST
-    prompts = np.full((len(items), N), PADDING, dtype=np.uint8)
+    N, M = task.prompt_length, (LARGEST + 1) * LARGEST
+    prompts = np.empty((len(items), N), dtype=np.uint8)
     responses = np.full((len(items), M), PADDING, dtype=np.uint8)
     orders = np.empty((len(items), M), dtype=np.int16)
     sizes = np.empty((2, len(items)), dtype=np.uint8)  # houses, attributes
@@ -41,21 +38,20 @@ def read(path: Path, prompt_length: int) -> Imported:
             clues = np.full((len(some), MOST_CLUES, 7), -1, dtype=np.int8)
             for i, item in enumerate(some, start):
                 try:
-                    words, table, order, parsed = _check_item(item, N)
+                    table, order, parsed = _check_item(item, task)
                 except ValueError as error:
                     raise Mistake(f"{path}: row {i + 1} {error}") from None
-                prompts[i, : len(words)] = [IDS[word] for word in words]
                 responses[i].reshape(LARGEST + 1, LARGEST)[: table.shape[0], : table.shape[1]] = table
                 solved = set(order)
                 orders[i] = [*(slot for slot in range(M) if slot not in solved), *order]
                 sizes[:, i] = table.shape[1], table.shape[0] - 1
-                for clue, (kind, entities) in zip(clues[i - start], parsed, strict=False):
-                    clue[: 1 + 2 * len(entities)] = [kind, *(number for entity in entities for number in entity)]
+                clues[i - start, : len(parsed)] = as_array(parsed)[0]
                 advance(1)
+            prompts[start : start + AT_A_TIME] = FORMATS[task.tokens].write(clues, N)
             classes.append(Classes.of(zebra.keys(clues, *sizes[:, start : start + AT_A_TIME])))
     rows = NotedRows(prompts, responses, orders, {"houses": sizes[0], "attributes": sizes[1]})
-    task = ZebraConfig(prompt_length=prompt_length)
-    return Imported(rows, Classes.concatenate(classes), "they have the same clues", task)
+    compact = [f"task.tokens={task.tokens}", f"task.prompt_length={N}"] if task.tokens != "public" else []
+    return Imported(rows, Classes.concatenate(classes), "they have the same clues", task, overrides=compact)
 
 
 def _load(path: Path) -> list[Any]:
@@ -70,18 +66,19 @@ def _load(path: Path) -> list[Any]:
     return items
 
 
-def _check_item(item: Any, N: int) -> tuple[list[str], np.ndarray, list[int], Clues]:
-    """The words of the clues, the table, the slots in the solver's order, the parsed clues. Raises ValueError."""
+def _check_item(item: Any, task: ZebraConfig) -> tuple[np.ndarray, list[int], list[Clue]]:
+    """The table, the slots in the solver's order, the clues. Raises ValueError."""
     if not isinstance(item, list | tuple) or len(item) < 2:
         raise ValueError("is not a list of tokens, table and order")
     words, table = _check_tokens(plain(item[0])), _check_table(plain(item[1]))
     end = words.index("ANSWER")
     order = _check_answer(words[end + 1 :], table)
-    if end > N:
-        raise ValueError(f"has clues of {end} tokens; set task.prompt_length={end} or more")
-    clues = zebra.parse(words[:end])
+    clues = FORMATS["public"].parse(words[:end])
     _check_clues(clues, table)
-    return words[:end], table, order, clues
+    length = sum(int(FORMATS[task.tokens].sizes[kind]) for kind, _ in clues)
+    if length > task.prompt_length:
+        raise ValueError(f"has clues of {length} tokens; set task.prompt_length={length} or more")
+    return table, order, clues
 
 
 def _check_tokens(tokens: Any) -> list[str]:
@@ -90,8 +87,8 @@ def _check_tokens(tokens: Any) -> list[str]:
     words = [str(token) for token in tokens]
     if words.count("ANSWER") != 1:
         raise ValueError("does not have exactly one ANSWER")
-    if unknown := set(words) - set(zebra.TOKENS):
-        raise ValueError(f"has the token {min(unknown)!r}, which is not one of the {len(zebra.TOKENS)}")
+    if unknown := set(words) - set(TOKENS):
+        raise ValueError(f"has the token {min(unknown)!r}, which is not one of the {len(TOKENS)}")
     return words
 
 
@@ -122,7 +119,7 @@ def _check_answer(words: list[str], table: np.ndarray) -> list[int]:
     return order
 
 
-def _check_clues(clues: Clues, table: np.ndarray) -> None:
+def _check_clues(clues: list[Clue], table: np.ndarray) -> None:
     if len(clues) > MOST_CLUES:
         raise ValueError(f"has {len(clues)} clues; allowed: at most {MOST_CLUES}")
     for number, (kind, entities) in enumerate(clues, 1):

@@ -18,9 +18,6 @@ ENTITIES = np.array([2, 2, 2, 1, 2, 2, 3])  # per clue of each kind
 WEIGHTS = np.array([4, 1, 2, 2, 2, 2, 1])  # how often each kind is drawn
 LARGEST = 6  # maximum number of houses, and of attributes
 MOST_CLUES = 160  # a puzzle that this many clues do not solve is started over
-# Tokens: the values 0-5, the kinds, then these.
-FIRST_KIND = 6
-LHS, RHS, ATTRIBUTE, NUMBER, CLUE_END, ANSWER, PADDING = range(13, 20)
 
 
 # --- the meaning of a clue -------------------------------------------------------------------------------------------
@@ -247,8 +244,8 @@ def _listed(clues: np.ndarray, clue: np.ndarray) -> bool:
 
 
 @compiled
-def _make(state: np.ndarray, n: int, m: int, table: np.ndarray, clues: np.ndarray) -> int:
-    """Makes a puzzle: fills table (m + 1, n) and the first rows of clues (MOST_CLUES, 7); returns the number of clues.
+def _make(state: np.ndarray, n: int, m: int, table: np.ndarray, clues: np.ndarray) -> None:
+    """Makes a puzzle: fills table (m + 1, n) and the first rows of clues (MOST_CLUES, 7); the others become -1.
 
     Adds true clues that say something new until deduction fills the table, then drops the clues that deduction does not
     use. Because deduction fills the table, there is no other solution.
@@ -285,64 +282,72 @@ def _make(state: np.ndarray, n: int, m: int, table: np.ndarray, clues: np.ndarra
             clues[kept] = clues[i]
             kept += 1
     clues[kept:] = -1
-    return kept
-
-
-@compiled
-def _write(clues: np.ndarray, prompt: np.ndarray) -> int:
-    """Writes clues as tokens, as many as fit; returns how many tokens they need."""
-    length = 0
-    for i in range(len(clues)):
-        kind = clues[i, 0]
-        words = np.full(16, CLUE_END)
-        words[0], words[1] = FIRST_KIND + kind, LHS
-        size = 2
-        for entity in range(ENTITIES[kind]):
-            if entity == 1:
-                words[size] = RHS
-                size += 1
-            row, value = clues[i, 1 + 2 * entity], clues[i, 2 + 2 * entity]
-            words[size] = ATTRIBUTE if row else NUMBER
-            words[size + 1], words[size + 2] = max(row - 1, 0), value
-            size += 3
-        for word in words[: size + 1]:
-            if length < len(prompt):
-                prompt[length] = word
-            length += 1
-    return length
 
 
 @compiled
 def make_puzzles(
-    seeds: np.ndarray,
-    houses: tuple[int, int],
-    attributes: tuple[int, int],
-    tables: np.ndarray,
-    clues: np.ndarray,
-    prompts: np.ndarray,
-    lengths: np.ndarray,
-    orders: np.ndarray,
-    rounds: np.ndarray,
+    seeds: np.ndarray, houses: tuple[int, int], attributes: tuple[int, int], tables: np.ndarray, clues: np.ndarray
 ) -> None:
     """Puzzles, each a function of its seed alone; `houses` and `attributes` are (least, most).
 
-    seeds (R,) uint64 -> tables (R, A + 1, H), -1 outside the puzzle; clues (R, MOST_CLUES, 7), -1 after the last;
-    prompts (R, N), padded; lengths (R,), above N if the clues do not fit; orders (R, (A + 1) H): the cells of the table
-    in the order in which they are filled, those that need no deduction first; rounds (R, (A + 1) H), 0 for those.
+    seeds (R,) uint64 -> tables (R, A + 1, H), -1 outside the puzzle; clues (R, MOST_CLUES, 7), -1 after the last.
     """
-    high, wide = tables.shape[1:]
     state = np.empty(1, dtype=np.uint64)
-    order = np.empty(LARGEST * LARGEST, dtype=np.int64)
-    took = np.empty(LARGEST * LARGEST, dtype=np.int64)
-    tables[:], prompts[:], rounds[:] = -1, PADDING, 0
+    tables[:] = -1
     for i in range(len(seeds)):
         state[0] = seeds[i]
         n = houses[0] + draw(state, houses[1] - houses[0] + 1)
         m = attributes[0] + draw(state, attributes[1] - attributes[0] + 1)
-        table = tables[i, : m + 1, :n]
-        count = _make(state, n, m, table, clues[i])
-        lengths[i] = _write(clues[i, :count], prompts[i])
-        if explain(table, clues[i, :count], n, m, order, took) < m * n:
+        _make(state, n, m, tables[i, : m + 1, :n], clues[i])
+
+
+@compiled
+def _size(table: np.ndarray, clues: np.ndarray) -> tuple[int, int, int]:
+    """The number of houses, attributes and clues of a puzzle."""
+    return (table[0] >= 0).sum(), (table[1:, 0] >= 0).sum(), (clues[:, 0] >= 0).sum()
+
+
+@compiled
+def insert_hints(seeds: np.ndarray, wanted: np.ndarray, tables: np.ndarray, clues: np.ndarray) -> None:
+    """Inserts the houses of random cells as further clues, each at a random place among the clues of its puzzle.
+
+    A cell whose house a clue names already is not chosen, so a puzzle may get fewer than `wanted` (R,).
+    """
+    state = np.empty(1, dtype=np.uint64)
+    for i in range(len(seeds)):
+        state[0] = seeds[i]
+        n, m, count = _size(tables[i], clues[i])
+        cells = np.arange(n * m)
+        shuffle(state, cells)
+        end = count + wanted[i]
+        for cell in cells:
+            row, house = 1 + cell // n, cell % n
+            value = tables[i, row, house]
+            hint = np.array([EQUAL, row, value, 0, house, -1, -1], dtype=np.int8)
+            swapped = np.array([EQUAL, 0, house, row, value, -1, -1], dtype=np.int8)
+            if count == end or _listed(clues[i, :count], hint) or _listed(clues[i, :count], swapped):
+                continue
+            place = draw(state, count + 1)
+            for j in range(count, place, -1):
+                clues[i, j] = clues[i, j - 1]
+            clues[i, place] = hint
+            count += 1
+
+
+@compiled
+def explain_puzzles(tables: np.ndarray, clues: np.ndarray, orders: np.ndarray, rounds: np.ndarray) -> None:
+    """The order of deduction of each puzzle.
+
+    tables (R, A + 1, H), clues (R, most, 7) -> orders (R, (A + 1) H): the cells of the table in the order in which they
+    are filled, those that need no deduction first; rounds (R, (A + 1) H), 0 for those.
+    """
+    high, wide = tables.shape[1:]
+    order = np.empty(LARGEST * LARGEST, dtype=np.int64)
+    took = np.empty(LARGEST * LARGEST, dtype=np.int64)
+    rounds[:] = 0
+    for i in range(len(tables)):
+        n, m, count = _size(tables[i], clues[i])
+        if explain(tables[i, : m + 1, :n], clues[i, :count], n, m, order, took) < m * n:
             raise AssertionError("the clues that deduction used do not fill the table")
         step = 0
         for row in range(high):

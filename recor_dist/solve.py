@@ -139,7 +139,9 @@ def _in_words(summary: dict[str, Any]) -> str:
     lines = [f"{summary['rows']:,} answers by {summary['decoder']}"]
     if "exact_match" in summary:
         lines.append(f"exact match {summary['exact_match']:.4f}, token accuracy {summary['token_accuracy']:.4f}")
-    return "\n".join(lines + [f"saved in {summary['output']}"] * ("output" in summary))
+    if "output" in summary:
+        lines.append(f"saved in {summary['output']}")
+    return "\n".join(lines)
 
 
 def _encode_responses(solver: Solver, file: PromptFile) -> np.ndarray | None:

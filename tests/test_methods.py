@@ -15,6 +15,7 @@ from data.prepare import open_data
 from data.tasks import task_of
 from recor_dist.core.config import SCHEMAS, Config
 from recor_dist.core.messages import Ticket, TicketGradient
+from recor_dist.core.method_settings import RecorConfig
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.methods import METHODS, build_model, make_learner, make_worker
@@ -23,7 +24,12 @@ from tests.engine.test_loop import run_until_killed
 Configure = Callable[..., Config]
 ROOT = Path(__file__).parent.parent
 NO_GRADIENTS: Any = None  # these tests compute none
-EVERY = [*([name] for name in METHODS), ["mdm", "method.suffix=true"], ["ar_gt", "method.order_queries=2"]]
+EVERY = [
+    *([name] for name in METHODS),
+    ["recor", "method.random_contexts=0.9", "method.random_contexts_end=0.1"],
+    ["mdm", "method.suffix=true"],
+    ["ar_gt", "method.order_queries=2"],
+]
 
 
 def overrides_of(method: list[str]) -> list[str]:
@@ -128,6 +134,21 @@ def test_a_ticket_of_a_method_with_weights_is_refused_without_them(config_in: Co
     worker = Worker(config, data, model, METHODS["recor"].prepare, {}, True, NO_GRADIENTS)
     with pytest.raises(AssertionError, match="does not match the loaded weights"):
         worker.roll_out(Ticket(0, 0, 0))
+
+
+def test_a_ticket_has_the_share_of_random_contexts_of_its_step(config_in: Configure) -> None:
+    """A run of 18 steps, whose tickets have 16 rows: 0.9 at the first step, 0.1 at the last."""
+    config = config_in("method.random_contexts=0.9", "method.random_contexts_end=0.1", "device=cpu")
+    data = open_data(config, task_of(config))
+    shares = []
+
+    def prepare(method: RecorConfig, *_: Any) -> None:
+        shares.append(method.random_contexts)
+
+    worker = Worker(config, data, None, prepare, {}, False, NO_GRADIENTS)
+    for step in (0, 17, 4):
+        worker.roll_out(Ticket(step, 1, 0))
+    assert shares == pytest.approx([0.9, 0.1, 0.9 - 0.8 * 4 / 17])
 
 
 def test_an_mdm_run_reports_every_decoder_with_its_cost(tmp_path: Path, config_in: Configure) -> None:

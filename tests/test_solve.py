@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.mul import MulConfig
+from data.zebra_clues import convert
 from recor_dist.answers.prompts import decode, join
 from recor_dist.answers.replay_page import read_test_rows
 from recor_dist.answers.solver import load_solver
@@ -87,6 +88,26 @@ def test_prompts_of_every_task_are_understood(
     assert len(shown.splitlines()[1].split()) == solver.model.shape.M + 1
 
 
+def test_a_model_of_compact_clues_also_reads_public_ones(
+    trained: Callable[..., Path], solve: Callable, tmp_path: Path
+) -> None:
+    out = trained("task=zebra", "task.tokens=compact", "task.prompt_length=52")
+    prompts, responses = prompts_and_responses(out, 3)
+    public = [convert(prompt.split(), to="public") for prompt in prompts]
+    one = solve(f"model={out}", f"prompt={prompts[0]}")
+    assert one[0] == 0
+    assert solve(f"model={out}", f"prompt={' '.join(public[0])}") == one
+    for name, written in {"compact": prompts, "public": public}.items():
+        rows = [{"prompt": p, "response": r} for p, r in zip(written, responses, strict=True)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    answers = [solve(f"model={out}", f"input={tmp_path}/{name}.jsonl") for name in ("compact", "public")]
+    assert [code for code, *_ in answers] == [0, 0]
+    assert answers[0][1].splitlines() == answers[1][1].splitlines()
+    code, shown, errors = solve(f"model={out}", "prompt== LHS c 0 1 CLUE_END")
+    assert (code, shown, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith("error: prompt== LHS c 0 1 CLUE_END: is not made of clues: `= LHS c 0 1` does not have")
+
+
 @pytest.mark.parametrize("ending", ["parquet", "jsonl", "txt"])
 def test_many_prompts_go_from_file_to_file(
     ending: str, trained: Callable[..., Path], solve: Callable, tmp_path: Path
@@ -133,6 +154,10 @@ def test_without_output_the_answers_go_to_stdout_and_the_summary_to_stderr(
     assert code == 0
     assert [json.loads(line)["prompt"] for line in shown.splitlines()] == prompts
     assert {"rows", "decoder", "exact_match", "token_accuracy"} == set(json.loads(errors.splitlines()[-1]))
+    code, as_text, errors = solve(f"model={out}", f"input={source}")
+    assert code == 0
+    assert as_text.splitlines() == [json.loads(line)["response"] for line in shown.splitlines()]
+    assert errors.splitlines()[-2] == "3 answers by recor"
 
 
 def test_a_packaged_model_answers_like_its_run(trained: Callable[..., Path], solve: Callable, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 If every token is one character, text is read character by character, and white space between them is ignored.
 Tokens of other vocabularies are separated by spaces, or given as a JSON list: `["left of", "b"]`. Some tasks accept
-more: a blank cell of a Sudoku is `.` or 0, the factor of `1234*5` needs neither its leading zeros nor the `=`.
+more: a blank cell of a Sudoku is `.` or 0, the factor of `1234*5` needs neither its leading zeros nor the `=`, and the
+clues of a Zebra are written in either of its two formats.
 """
 
 import json
@@ -24,7 +25,7 @@ def encode_prompt(task: TaskConfig, vocabulary: Vocabulary, N: int, prompt: Text
     row = TASKS[task.name]
     if isinstance(prompt, str):
         prompt = row.read_prompt(task, prompt)
-    tokens = tokens_of(vocabulary, prompt)
+    tokens = row.read_tokens(task, tokens_of(vocabulary, prompt))
     ids = _encode(vocabulary, N, tokens)
     row.check_prompt(task, [token for token in tokens if token != PAD])
     return ids

@@ -29,6 +29,7 @@ class TaskConfig:
     """What every task has."""
 
     reads_source: ClassVar[str] = "never"  # whether its rows come from `data.source`: never, optionally, or always
+    generated_only: ClassVar[tuple[str, ...]] = ()  # settings that must be 0 if its rows come from `data.source`
 
     name: str = setting(MISSING, "the task")
 
@@ -344,6 +345,11 @@ def _check_source(config: Config) -> None:
         )
     if task.reads_source == "never" and config.data.source:
         raise Mistake(f"data.source: task={task.name} makes its own rows and reads no source; omit data.source")
+    for name in task.generated_only if config.data.source else ():
+        if value := getattr(task, name):
+            raise Mistake(
+                f"task.{name}={value}: changes generated rows only, and data.source has rows; omit one of them"
+            )
 
 
 def _check_places(config: Config) -> None:

@@ -1,6 +1,7 @@
 """The settings of each method. What a method does with them is in the table of `recor_dist/methods.py`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from omegaconf import MISSING
 
@@ -19,6 +20,10 @@ class MethodConfig:
     def needs_order(self) -> bool:
         """True if it learns from the known order of the rows."""
         return False
+
+    def at(self, step: int, steps: int) -> Self:
+        """The settings at a step (from 0) of a run of `steps` steps, if some of them change over the run."""
+        return self
 
 
 @dataclass
@@ -42,6 +47,27 @@ class RecorConfig(MethodConfig):
     focal: float = setting(0.0, "exponent of the focal factor |label - p| of the BCE; 0, or at least 1", at_least=0)
     lm_weight: float = setting(1.0, "weight of the token loss", at_least=0)
     order_weight: float = setting(1.0, "weight of the order loss", at_least=0)
+    random_contexts: float = setting(
+        0.0,
+        "share of the rows whose slots are filled in a random order in rollouts, instead of the policy's",
+        at_least=0,
+        at_most=1,
+        newer=True,
+    )
+    random_contexts_end: float | None = setting(
+        None,
+        "random_contexts at the last step, which it approaches linearly; null keeps it constant",
+        at_least=0,
+        at_most=1,
+        newer=True,
+    )
+
+    def at(self, step: int, steps: int) -> Self:
+        if self.random_contexts_end is None:
+            return self
+        progress = step / max(1, steps - 1)
+        share = self.random_contexts + progress * (self.random_contexts_end - self.random_contexts)
+        return replace(self, random_contexts=share, random_contexts_end=None)
 
     def check(self) -> None:
         self._check_algorithm()

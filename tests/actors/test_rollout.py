@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from actors.rollout import choose_queries, exploration_noise, rollout
+from actors.rollout import choose_queries, exploration_noise, random_orders, rollout
 from recor_dist.core.config import ModelConfig
 from recor_dist.core.messages import RecorBatch, Shape
 from recor_dist.core.method_settings import RecorConfig
@@ -30,20 +30,24 @@ def log_sigmoid(z: np.ndarray) -> np.ndarray:
     return -np.log1p(np.exp(-z))
 
 
-@pytest.mark.parametrize("C", [0, 2])
+@pytest.mark.parametrize(("C", "random_contexts"), [(0, 0.0), (2, 0.0), (0, 0.5), (2, 1.0)])
 @pytest.mark.parametrize("include_greedy", [False, True])
-def test_order_tokens_and_rewards_are_those_of_an_uncached_rollout(C: int, include_greedy: bool) -> None:
-    method = RecorConfig(token_queries=2, include_greedy=include_greedy, eta=0.3)
+def test_order_tokens_and_rewards_are_those_of_an_uncached_rollout(
+    C: int, random_contexts: float, include_greedy: bool
+) -> None:
+    method = RecorConfig(token_queries=2, include_greedy=include_greedy, eta=0.3, random_contexts=random_contexts)
     slow, batch = roll_out(method, C)
     rows = random_rows(R)
+    at_random = round(random_contexts * R)
     assert batch.version == 7
     for b in range(R):
+        assert sorted(batch.order[b]) == list(range(M))
         state = State(tuple(rows.prompts[b].tolist()))
         for t in range(M):
             left = [slot for slot in range(M) if slot not in state.filled]
             z = slow.order_logits(state)[left]
             assert len(left) == 1 or np.diff(np.sort(z)[-2:]) > 1e-9, "the test needs a clear winner"
-            assert batch.order[b, t] == left[z.argmax()]
+            assert b < at_random or batch.order[b, t] == left[z.argmax()]
             asked = batch.queries[b, t][batch.valid[b, t]]
             expected = min(2, len(left) - include_greedy) + include_greedy
             assert len(set(asked)) == len(asked) == expected, "no duplicates, and as many as possible"
@@ -157,6 +161,22 @@ def test_a_ticket_gives_the_same_bits_every_time_and_another_ticket_different_on
     for name in ("order", "queries", "valid", "rewards", "targets"):
         assert np.array_equal(getattr(a, name), getattr(b, name))
     assert not np.array_equal(a.queries, c.queries)
+
+
+def test_random_contexts_change_the_first_rows_only_and_no_other_random_numbers() -> None:
+    plain, some = (roll_out(RecorConfig(token_queries=2, random_contexts=share))[1] for share in (0.0, 0.5))
+    for name in ("order", "tokens", "queries", "valid", "answers", "rewards", "targets"):
+        np.testing.assert_array_equal(getattr(plain, name)[3:], getattr(some, name)[3:])
+    assert not np.array_equal(plain.order[:3], some.order[:3])
+    np.testing.assert_array_equal(plain.queries[:, 0], some.queries[:, 0])  # the same noise for the same state
+
+
+def test_all_orders_are_equally_likely_in_random_contexts() -> None:
+    method = RecorConfig(random_contexts=0.75)
+    orders = random_orders(method, np.random.default_rng(0), 8000, 3)
+    assert len(orders) == 6000
+    shares = np.bincount(orders @ [9, 3, 1], minlength=27) / len(orders)
+    assert sorted(shares[shares > 0]) == pytest.approx([1 / 6] * 6, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Prompts as people write them, and the messages for wrong ones."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +19,7 @@ from recor_dist.core.setting import Mistake
 
 WORDS = Vocabulary(("left of", "b", "10", PAD))
 CLUES = "= LHS c 0 2 RHS n 0 1 CLUE_END ends LHS c 2 1 CLUE_END"
+COMPACT = "= a2 h2 - ends c1 - -"
 
 
 def test_digits_are_read_with_and_without_spaces() -> None:
@@ -49,6 +52,16 @@ def test_clues_are_padded() -> None:
     task = ZebraConfig(houses="3", attributes="3", prompt_length=40)
     ids = encode_prompt(task, zebra.vocabulary(task), 40, CLUES)
     assert zebra.vocabulary(task).decode(ids) == CLUES.split() + [PAD] * (40 - len(CLUES.split()))
+
+
+@pytest.mark.parametrize("tokens", ["public", "compact"])
+def test_clues_are_written_in_either_format_whatever_the_model_reads(tokens: str) -> None:
+    task = ZebraConfig(houses="3", attributes="3", prompt_length=40, tokens=tokens)
+    own = (CLUES if tokens == "public" else COMPACT).split()
+    for written in (CLUES, COMPACT):
+        for prompt in (written, written.split(), json.dumps(written.split()), f"{written} {PAD}"):
+            ids = encode_prompt(task, zebra.vocabulary(task), 40, prompt)
+            assert zebra.vocabulary(task).decode(ids) == own + [PAD] * (40 - len(own))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +97,32 @@ def test_what_is_wrong_with_clues_is_named(written: str, message: str) -> None:
     task = ZebraConfig(houses="3", attributes="3", prompt_length=40)
     with pytest.raises(Mistake, match="^" + message):
         encode_prompt(task, zebra.vocabulary(task), 40, written)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (
+            COMPACT.removesuffix(" -"),
+            "is not made of clues: `ends c1 -` is not a clue of four tokens like `ends a0 - -`",
+        ),
+        (COMPACT.replace("=", "b1"), "is not made of clues: `b1 a2 h2 -` does not begin with the kind of a clue"),
+        (CLUES + " =", "is not made of clues: the last clue has no CLUE_END"),
+        (f"{COMPACT} {CLUES}", "has 24 tokens, but this model takes at most 20"),
+        (f"= a0 h1 - {CLUES}", "is not made of clues: `= LHS c 0` is not a clue of four tokens"),
+        ("", "has no clues"),
+        (COMPACT.replace("a2", "e4"), "is about 5 houses and 5 attributes; this model knows at most 3 and 3"),
+        (CLUES.replace("c 0 2", "c 5 2"), "is about 3 houses and 6 attributes; this model knows at most 3 and 3"),
+        (" ".join([COMPACT] * 3), "has 24 tokens, but this model takes at most 20"),
+        (" ".join([CLUES] * 3), "has 24 tokens, but this model takes at most 20"),
+        (COMPACT.replace("a2", "a7"), "token 2, 'a7', is not in the vocabulary"),
+        (CLUES.replace("c 0 2", "c 0 7"), "token 5, '7', is not in the vocabulary"),
+    ],
+)
+def test_what_is_wrong_with_compact_clues_is_named(written: str, message: str) -> None:
+    task = ZebraConfig(houses="3", attributes="3", prompt_length=20, tokens="compact")
+    with pytest.raises(Mistake, match="^" + message):
+        encode_prompt(task, zebra.vocabulary(task), 20, written)
 
 
 def test_a_large_vocabulary_is_listed_in_part() -> None:

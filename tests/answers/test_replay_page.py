@@ -96,8 +96,11 @@ def test_a_sudoku_shows_its_givens(trained: Callable[..., Path], tmp_path: Path)
         assert example["names"] == example["truth"]
 
 
-def test_a_zebra_puzzle_shows_its_clues_in_words(trained: Callable[..., Path], tmp_path: Path) -> None:
-    content = content_of(write_replay(str(trained("task=zebra")), rows=3, file=f"{tmp_path}/page.html"))
+@pytest.mark.parametrize("words", [(), ("task.tokens=compact", "task.prompt_length=52")], ids=["public", "compact"])
+def test_a_zebra_puzzle_shows_its_clues_in_words(
+    words: tuple[str, ...], trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    content = content_of(write_replay(str(trained("task=zebra", *words)), rows=3, file=f"{tmp_path}/page.html"))
     for example in content["examples"]:
         shown = example["layout"]
         houses, stride = shown["columns"], shown["stride"]

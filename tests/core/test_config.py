@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,9 @@ REFUSED = {
     "method.algorithm=ppo method.reward=dense method.gamma=0.5": ["method.gamma=0.5", "allowed: 0"],
     "method.focal=0.5": ["method.focal=0.5", "allowed: 0, or at least 1"],
     "method.exploration=entropy method.alpha=0": ["method.alpha=0", "exploration=topk"],
+    "method.random_contexts=1.5": ["method.random_contexts=1.5: must be at least 0 and at most 1"],
+    "method.random_contexts_end=-1": ["method.random_contexts_end=-1.0: must be at least 0 and at most 1"],
+    "method=ao_arm method.random_contexts=1": ["method.random_contexts: no such setting"],
     "method.alpha=1e-9": ["method.alpha=1e-09", "allowed: 0, or at least 1e-6"],
     "task=null": ["task=null: allowed: arg, custom, mul, path, sudoku, zebra"],
     "~method.eta": ["a setting cannot be removed"],
@@ -182,6 +186,8 @@ REFUSED = {
     "data.source=rows.jsonl": ["data.source: task=arg makes its own rows and reads no source; omit data.source"],
     "task=sudoku task.size=5": ["task.size=5: allowed: 4, 6, 9"],
     "task=sudoku task.size=16": ["task.size=16: must be at least 4 and at most 9"],
+    "task=sudoku task.extra_givens=-1": ["task.extra_givens=-1: must be at least 0"],
+    "task=sudoku task.extra_givens=1 data.source=rows": ["task.extra_givens=1: changes generated rows only"],
     "task=sudoku task.hard=train": ["task.hard=train: allowed: none, test, all"],
     "task=sudoku task.hard=test": ["task.hard=test: no 4x4 puzzle", "use task.size=6 or 9"],
     "task=zebra task.houses=2": ["task.houses=2: must be a number from 3 to 6, or a range like 3-6"],
@@ -189,6 +195,12 @@ REFUSED = {
     "task=zebra task.houses=3-4-5": ["task.houses=3-4-5: must be"],
     "task=zebra task.houses=three": ["task.houses=three: must be"],
     "task=zebra task.prompt_length=0": ["task.prompt_length=0: must be at least 1"],
+    "task=zebra task.tokens=short": ["task.tokens=short: allowed: public, compact"],
+    "task=zebra task.tokens=compact task.prompt_length=90": [
+        "task.prompt_length=90: must be a multiple of 4, the tokens of a clue with task.tokens=compact; nearest: 92"
+    ],
+    "task=zebra task.hints=37": ["task.hints=37: must be at least 0 and at most 36"],
+    "task=zebra task.hints=2 data.source=rows": ["task.hints=2: changes generated rows only", "omit one of them"],
     "task=zebra method.token_queries=13": ["a response has M=12 slots"],
     "data.jobs=-1": ["data.jobs=-1: must be at least 0"],
     "task=custom": ["data.source: task=custom reads a file; write data.source=PATH"],
@@ -226,12 +238,22 @@ def test_help_names_every_setting(tmp_path: Path) -> None:
             assert key in shown or key.endswith(".name")
 
 
-def test_identity_omits_placement_and_nothing_else() -> None:
+@pytest.mark.parametrize(
+    "of_task",
+    [
+        ["task=arg"],
+        ["task=sudoku", "task.extra_givens=2"],
+        ["task=zebra", "task.tokens=compact", "task.prompt_length=52", "task.hints=2"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_identity_omits_placement_and_nothing_else(of_task: list[str]) -> None:
     newer = [  # omitted at their defaults, because they are newer than the first runs
         "learner.compile=true", "learner.optimizer=muon", "learner.muon_lr=0.1", "learner.muon_momentum=0.9",
         "learner.muon_decay=0.1", "model.deviation=0.1", "model.positions=coordinates", "model.loops=2",
+        "method.random_contexts=0.5", "method.random_contexts_end=0.1",
     ]  # fmt: skip
-    config = compose(["scale=smoke", *newer])
+    config = compose(["scale=smoke", *newer, *of_task])
     everything, identity = set(flatten(config)), set(flatten(config, identity_only=True))
     assert everything - identity == {
         "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
@@ -239,6 +261,17 @@ def test_identity_omits_placement_and_nothing_else() -> None:
         "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
         "track.enabled", "track.experiment", "track.register", "track.wait",
     }  # fmt: skip
+
+
+def test_the_share_of_random_contexts_changes_linearly_from_the_first_step_to_the_last() -> None:
+    fading = RecorConfig(random_contexts=0.8, random_contexts_end=0.2)
+    assert [fading.at(step, 4).random_contexts for step in range(4)] == pytest.approx([0.8, 0.6, 0.4, 0.2])
+    rising = RecorConfig(random_contexts_end=1.0)
+    assert [rising.at(step, 3).random_contexts for step in range(3)] == [0.0, 0.5, 1.0]
+    assert fading.at(0, 1).random_contexts == 0.8, "a run of one step"
+    constant = RecorConfig(random_contexts=0.3)
+    assert all(constant.at(step, 10) is constant for step in (0, 9))
+    assert replace(fading.at(2, 4), random_contexts=0.8, random_contexts_end=0.2) == fading, "nothing else changes"
 
 
 def test_auto_keeps_the_scale_a_run_was_started_with(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from data.splits import SPLITS
 from data.sudoku import SudokuConfig
 from data.tasks import task_of
 from data.zebra import ZebraConfig
-from data.zebra_rules import PADDING
+from data.zebra_clues import FORMATS, PADDING, TOKENS, convert
 from recor_dist.core.command import read_settings
 from recor_dist.core.config import Config
 from recor_dist.core.rng import rng
@@ -49,9 +49,9 @@ def houses() -> NotedRows:
 def imported(tmp_path: Path) -> Importing:
     """Imports files of the test's folder: imported("sudoku", "train.npy", "test.npy", task_val_rows=20)."""
 
-    def make(task: str, file: str, test: str | None = None, **settings: int) -> Dataset:
+    def make(task: str, file: str, test: str | None = None, **settings: int | str) -> Dataset:
         paths = {"file": str(tmp_path / file), "test": str(tmp_path / test) if test else None}
-        small = {"data_shard_rows": 250, "task_val_rows": 32, **settings}
+        small: dict[str, Any] = {"data_shard_rows": 250, "task_val_rows": 32, **settings}
         return import_files(ImportConfig(task=task, **paths, data_dir=f"{tmp_path}/shards", **small))[0]
 
     return make
@@ -71,7 +71,7 @@ def as_items(rows: NotedRows) -> list[list[Any]]:
         n, m = int((square[0] != PADDING).sum()), int((square[:, 0] != PADDING).sum()) - 1
         cells = [divmod(int(slot), 6) for slot in order]
         solved = [(row - 1, house, int(square[row, house])) for row, house in cells if 0 < row <= m and house < n]
-        tokens = [zebra.TOKENS[t] for t in prompt if t != PADDING] + ["ANSWER"] + [str(x) for c in solved for x in c]
+        tokens = [TOKENS[t] for t in prompt if t != PADDING] + ["ANSWER"] + [str(x) for c in solved for x in c]
         items.append([tokens, square[: m + 1, :n].tolist(), np.array(solved, dtype=np.int16)[:, :2]])
     return items
 
@@ -291,13 +291,42 @@ def test_public_zebras_are_imported_with_their_order(
     assert np.array_equal(notes["houses"], houses.notes["houses"][:250])
 
 
+def test_public_zebras_are_imported_in_compact_tokens_and_a_run_trains_on_them(
+    houses: NotedRows, tmp_path: Path, config_in: Configure
+) -> None:
+    parts = [houses, *(zebra.shard(ZebraConfig(), split, rng(2, "test", 0), 20) for split in ("val", "test"))]
+    (tmp_path / "zebra.pkl").write_bytes(pickle.dumps([item for rows in parts for item in as_items(rows)]))
+    importing = ImportConfig(
+        task="zebra", file=f"{tmp_path}/zebra.pkl", data_dir=f"{tmp_path}/shards", task_tokens="compact"
+    )
+    with pytest.raises(Mistake, match=r"^task\.prompt_length=455: must be a multiple of 4, .* nearest: 456$"):
+        import_files(importing)
+    importing.task_prompt_length = 20
+    with pytest.raises(Mistake, match=r"row \d+ has clues of \d+ tokens; set task\.prompt_length=\d+ or more"):
+        import_files(importing)
+    importing.task_prompt_length = 240
+    data, overrides = import_files(importing)
+    assert overrides == ["task=zebra", "task.tokens=compact", "task.prompt_length=240", f"data.source={data.uri}"]
+    form = FORMATS["compact"]
+    assert data.vocabulary == form.vocabulary
+    rows = data.read_split("train", 0, 300)
+    np.testing.assert_array_equal(rows.responses, houses.responses)
+    for compact, public in zip(rows.prompts, houses.prompts, strict=True):
+        words = [TOKENS[t] for t in public if t != PADDING]
+        assert form.vocabulary.decode(compact[compact != PADDING]) == convert(words, to="compact")
+    sizes = ["task.houses=3-6", "task.attributes=3-6"]
+    assert train(config_in(*overrides, *sizes, "epochs=0.2"))["steps"] > 0
+    with pytest.raises(Mistake, match=r"has other tokens; add the settings that data\.import_public printed"):
+        task_of(config_in("task=zebra", *sizes, f"data.source={data.uri}"))
+
+
 def test_the_number_of_rows_checked_together_changes_nothing(
     houses: NotedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "zebra.pkl").write_bytes(pickle.dumps(as_items(houses)))
-    together = zebra_files.read(tmp_path / "zebra.pkl", 455)
+    together = zebra_files.read(tmp_path / "zebra.pkl", ZebraConfig())
     monkeypatch.setattr(zebra_files, "AT_A_TIME", 7)
-    apart = zebra_files.read(tmp_path / "zebra.pkl", 455)
+    apart = zebra_files.read(tmp_path / "zebra.pkl", ZebraConfig())
     assert expected(apart.rows) == expected(together.rows) == expected(houses)
     classes = together.classes
     assert np.array_equal(classes, apart.classes)

@@ -1,5 +1,7 @@
 """Rows as people see them: lines, boards and tables."""
 
+from dataclasses import replace
+
 import numpy as np
 from rich.console import Console
 from rich.text import Text
@@ -9,7 +11,7 @@ from data.drawing import draw
 from data.layouts import line
 from data.prepare import show_row
 from data.tasks import TASKS
-from data.zebra_rules import PADDING
+from data.zebra_clues import PADDING
 from recor_dist.core.config import TaskConfig
 from recor_dist.core.messages import Rows
 
@@ -42,6 +44,9 @@ def test_a_zebra_is_its_clues_in_words_and_the_table_of_houses() -> None:
     prompt = zebra.vocabulary(task).encode(text.split(), 40).tolist()
     response = [0, 1, 2, 2, 0, 1, 2, 1, 0, 0, 2, 1]
     order = [0, 1, 2, 5, 4, 3, 6, 7, 8, 11, 9, 10]
+    compact, text = replace(task, tokens="compact"), "= a1 h3 - ends c0 - - inbetween b2 a0 c1"
+    same = zebra.vocabulary(compact).encode(text.split(), 40).tolist()
+    assert shown(compact, same, response, order) == shown(task, prompt, response, order)
     assert shown(task, prompt, response, order) == [
         "  1. a1 and house 3 are in the same house",
         "  2. c0 is in the first or the last house",
@@ -112,3 +117,13 @@ def test_prompt_tokens_and_slots_share_coordinates() -> None:
     digits = TASKS["mul"].coordinates(mul.MulConfig(digits=2, factor_digits=1), 5, 3)
     assert digits["place"].tolist() == [1, 0, -1, 0, -1, 2, 1, 0]  # 37*8=296
     assert digits["number"].tolist() == [0, 0, 1, 2, 3, 4, 4, 4]
+
+
+def test_a_compact_clue_is_a_coordinate_and_so_is_the_field_in_it() -> None:
+    task = zebra.ZebraConfig(houses="3", attributes="3", prompt_length=8, tokens="compact")
+    where = TASKS["zebra"].coordinates(task, 8, 12)
+    assert where["clue"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, *[-1] * 12]
+    assert where["field"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, *[-1] * 12]
+    assert where["row"].tolist() == [*[-1] * 8, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert where["column"].tolist() == [*[-1] * 8, *[0, 1, 2] * 4]
+    assert set(TASKS["zebra"].coordinates(replace(task, tokens="public"), 8, 12)) == {"place", "row", "column"}

@@ -58,6 +58,10 @@ def test_every_given_is_needed(puzzles: NotedRows) -> None:
 
 
 def test_every_fill_follows_from_the_board_before_it_by_its_technique_and_by_none_simpler(puzzles: NotedRows) -> None:
+    check_fills(puzzles)
+
+
+def check_fills(puzzles: NotedRows) -> None:
     n = size_of(puzzles)
     rules = Rules(n)
     for i in range(len(puzzles)):
@@ -155,3 +159,49 @@ def test_the_hard_set_defeats_the_seven_techniques_and_can_be_limited_to_the_tes
 def test_4x4_has_no_hard_set() -> None:
     with pytest.raises(Mistake, match=r"task\.hard=all: .* 4x4 grids gave no such puzzle"):
         sudoku.shard(SudokuConfig(size=4, hard="all"), "train", rng(0, "test", 0), 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_extra_givens_are_cells_of_the_solution_of_the_same_puzzles(size: int) -> None:
+    plain, more = (
+        sudoku.shard(SudokuConfig(size=size, extra_givens=extra), "train", rng(5, "test", 0), 700) for extra in (0, 4)
+    )
+    np.testing.assert_array_equal(plain.responses, more.responses)
+    kept = plain.prompts > 0
+    np.testing.assert_array_equal(more.prompts[kept], plain.prompts[kept])
+    assert ((more.prompts == 0) | (more.prompts == more.responses)).all()
+    added = more.notes["givens"].astype(int) - plain.notes["givens"]
+    assert np.bincount(added, minlength=5) / 700 == pytest.approx([0.2] * 5, abs=0.06)
+    chances = ((more.prompts > 0) & ~kept).sum(axis=0) / (~kept).sum(axis=0)
+    assert chances == pytest.approx(added.mean() / (~kept).sum(axis=1).mean(), abs=0.1), "any blank may be given"
+    same = added == 0
+    np.testing.assert_array_equal(more.orders[same], plain.orders[same])
+    np.testing.assert_array_equal(more.notes["technique"][same], plain.notes["technique"][same])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_order_of_a_row_with_extra_givens_is_that_of_its_own_puzzle(size: int) -> None:
+    rows = sudoku.shard(SudokuConfig(size=size, extra_givens=9), "train", rng(5, "test", 0), 40)
+    check_fills(rows)
+    assert rows.notes["givens"].tolist() == (rows.prompts > 0).sum(1).tolist()
+    assert rows.notes["hardest"].tolist() == rows.notes["technique"].max(1).tolist()
+
+
+def test_all_blanks_may_be_given_and_validation_and_test_rows_get_none() -> None:
+    full = sudoku.shard(SudokuConfig(size=4, extra_givens=81), "train", rng(5, "test", 0), 300)
+    assert (full.prompts == full.responses).all(axis=1).any()
+    for split in ("val", "test"):
+        plain, more = (
+            sudoku.shard(SudokuConfig(size=4, extra_givens=extra), split, rng(5, "test", 0), 50) for extra in (0, 9)
+        )
+        np.testing.assert_array_equal(plain.prompts, more.prompts)
+        np.testing.assert_array_equal(plain.orders, more.orders)
+
+
+def test_a_4x4_puzzle_with_extra_givens_is_none_of_another_split() -> None:
+    task = SudokuConfig(size=4, extra_givens=6)
+    seen = {
+        split: {key.tobytes() for key in sudoku.canonical(sudoku.shard(task, split, rng(5, "test", 0), 3000).prompts)}
+        for split in SPLITS
+    }
+    assert not seen["train"] & (seen["val"] | seen["test"])

@@ -11,7 +11,18 @@ from data import zebra
 from data.shards import NotedRows
 from data.splits import SPLITS
 from data.zebra import ZebraConfig
-from data.zebra_rules import ENTITIES, KINDS, MOST_CLUES, PADDING, _draw_clue, _narrow, _tells, holds, make_puzzles
+from data.zebra_clues import FORMATS, PADDING
+from data.zebra_rules import (
+    ENTITIES,
+    KINDS,
+    MOST_CLUES,
+    _draw_clue,
+    _narrow,
+    _tells,
+    explain_puzzles,
+    holds,
+    make_puzzles,
+)
 from recor_dist.core.rng import rng
 from recor_dist.core.setting import Mistake
 from tests.data.slow_zebra import RELATIONS, Clue, Solver, all_solutions, next_fill, satisfied, supported
@@ -31,8 +42,9 @@ def puzzles() -> NotedRows:
     return NotedRows(rows.prompts[chosen], rows.responses[chosen], rows.orders[chosen], notes)
 
 
-def clues_of(prompt: np.ndarray) -> list[Clue]:
-    return [(KINDS[kind], entities) for kind, entities in zebra.parse([zebra.TOKENS[t] for t in prompt if t < PADDING])]
+def clues_of(prompt: np.ndarray, tokens: str = "public") -> list[Clue]:
+    form = FORMATS[tokens]
+    return [(KINDS[kind], entities) for kind, entities in form.parse(form.vocabulary.decode(prompt[prompt != PADDING]))]
 
 
 def table_of(response: np.ndarray, wide: int = WIDE) -> list[list[int]]:
@@ -179,10 +191,10 @@ def test_a_puzzle_is_a_function_of_its_seed_alone() -> None:
     def make(seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         R = len(seeds)
         tables, clues = np.empty((R, 7, 6), dtype=np.int8), np.empty((R, MOST_CLUES, 7), dtype=np.int8)
-        prompts, lengths = np.empty((R, 455), dtype=np.uint8), np.empty(R, dtype=np.int64)
         orders, rounds = np.empty((R, 42), dtype=np.int16), np.empty((R, 42), dtype=np.uint8)
-        make_puzzles(seeds, (3, 6), (3, 6), tables, clues, prompts, lengths, orders, rounds)
-        return tables, prompts, orders
+        make_puzzles(seeds, (3, 6), (3, 6), tables, clues)
+        explain_puzzles(tables, clues, orders, rounds)
+        return tables, clues, orders
 
     seeds = np.arange(9, dtype=np.uint64)
     together, alone = make(seeds), make(seeds[5:6])
@@ -217,18 +229,84 @@ def test_puzzles_that_are_too_long_are_dropped_and_counted() -> None:
         zebra.shard(ZebraConfig(houses="3", prompt_length=20), "train", rng(0, "test", 0), 1)
 
 
-BAD_CLUES = {
-    "= LHS c 0 1 RHS c 1 1": "no CLUE_END",
-    "LHS c 0 1 CLUE_END": "does not begin with the kind",
-    "= LHS c 0 1 CLUE_END": "does not have the entities",
-    "ends LHS c 0 1 RHS c 1 1 CLUE_END": "does not have the entities",
-    "= LHS c 0 1 RHS n 1 1 CLUE_END": "`n 1 1` is not an entity",
-    "= LHS c c 1 RHS n 0 1 CLUE_END": "`c c 1` is not an entity",
-    "CLUE_END": "does not begin",
-}
+# --- hints -----------------------------------------------------------------------------------------------------------
+
+SMALL = {"houses": "3-4", "attributes": "3", "prompt_length": 160}
 
 
-@pytest.mark.parametrize("text", BAD_CLUES)
-def test_what_is_not_a_clue_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=BAD_CLUES[text]):
-        zebra.parse(text.split())
+@pytest.mark.parametrize("tokens", FORMATS)
+def test_hints_are_cells_of_the_table_among_the_clues_of_the_same_puzzles(tokens: str) -> None:
+    plain = zebra.shard(ZebraConfig(**SMALL), "train", rng(7, "test", 0), 700)
+    hinted = zebra.shard(ZebraConfig(**SMALL, tokens=tokens, hints=4), "train", rng(7, "test", 0), 700)
+    np.testing.assert_array_equal(plain.responses, hinted.responses)
+    given, places = [], []
+    for row, response in enumerate(plain.responses):
+        before, after = clues_of(plain.prompts[row]), clues_of(hinted.prompts[row], tokens)
+        table = table_of(response, wide=4)
+        direct = [("=", [(row, table[row][house]), (0, house)]) for row in (1, 2, 3) for house in range(len(table[0]))]
+        hints = [clue for clue in after if clue not in before]
+        assert all(hint in direct for hint in hints)
+        assert not any((kind, entities[::-1]) in before for kind, entities in hints), "no clue is given twice"
+        assert [clue for clue in after if clue in before] == before, "the clues keep their order"
+        assert hinted.notes["clues"][row] == len(before) + len(hints) == len(after)
+        given.append(len(hints))
+        places += [after.index(hint) / (len(after) - 1) for hint in hints]
+    assert np.bincount(given, minlength=5) / 700 == pytest.approx([0.2] * 5, abs=0.06)
+    assert np.mean(places) == pytest.approx(0.5, abs=0.03)
+    assert {0.0, 1.0} <= set(places), "also before the first clue and after the last"
+
+
+def test_the_order_of_a_row_with_hints_is_the_easiest_deduction_from_all_of_its_clues() -> None:
+    rows = zebra.shard(ZebraConfig(**SMALL, hints=6), "train", rng(8, "test", 0), 60)
+    for prompt, response, order, rounds in zip(
+        rows.prompts, rows.responses, rows.orders, rows.notes["rounds"], strict=True
+    ):
+        clues, table = clues_of(prompt), table_of(response, wide=4)
+        n, filled = len(table[0]), {}
+        free = 16 - 3 * n
+        for slot, took in zip(order[free:], rounds[free:], strict=True):
+            cell = divmod(int(slot), 4)
+            value = table[cell[0]][cell[1]]
+            assert next_fill(clues, filled, n, 3) == (took, cell, value)
+            filled[cell] = value
+
+
+def test_validation_and_test_rows_get_no_hints() -> None:
+    for split in ("val", "test"):
+        plain, hinted = (
+            zebra.shard(ZebraConfig(**SMALL, hints=hints), split, rng(7, "test", 0), 50) for hints in (0, 9)
+        )
+        np.testing.assert_array_equal(plain.prompts, hinted.prompts)
+        np.testing.assert_array_equal(plain.orders, hinted.orders)
+
+
+@pytest.mark.parametrize(("tokens", "length", "size"), [("public", 60, 10), ("compact", 36, 4)])
+def test_a_row_gets_no_more_hints_than_its_prompt_has_room_for(tokens: str, length: int, size: int) -> None:
+    task = {"houses": "3", "attributes": "3", "prompt_length": length, "tokens": tokens}
+    plain, hinted = (
+        zebra.shard(ZebraConfig(**task, hints=hints), "train", rng(7, "test", 0), 400) for hints in (0, 36)
+    )
+    np.testing.assert_array_equal(plain.responses, hinted.responses)
+    room = (plain.prompts == PADDING).sum(axis=1) // size
+    given = hinted.notes["clues"].astype(int) - plain.notes["clues"]
+    assert (given <= room).all()
+    assert (given[room > 0] == room[room > 0]).mean() > 0.5
+    said = [clues_of(prompt, tokens) for prompt in hinted.prompts]
+    assert [len(clues) for clues in said] == hinted.notes["clues"].tolist(), "no clue is cut off"
+
+
+def test_a_training_row_with_hints_never_has_the_clues_of_another_split() -> None:
+    rows = zebra.shard(ZebraConfig(**SMALL, hints=9), "train", rng(7, "test", 0), 800)
+    clues = np.full((800, MOST_CLUES, 7), -1, dtype=np.int8)
+    for row, prompt in enumerate(rows.prompts):
+        said = clues_of(prompt)
+        for i, (kind, entities) in enumerate(said):
+            clues[row, i, : 1 + 2 * len(entities)] = [KINDS.index(kind), *np.ravel(entities)]
+    assert (zebra.splits(clues, rows.notes["houses"], rows.notes["attributes"]) == SPLITS.index("train")).all()
+
+
+def test_a_row_that_no_hints_keep_in_its_split_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zebra, "TRIES", 1)
+    rows = {hints: zebra.shard(ZebraConfig(**SMALL, hints=hints), "train", rng(7, "test", 0), 800) for hints in (0, 9)}
+    none = rows[9].notes["clues"] == rows[0].notes["clues"]
+    assert none.mean() == pytest.approx(1 / 10 + 9 / 10 * 2 / 16, abs=0.05)
