@@ -452,7 +452,7 @@ def test_a_learner_leads_the_idle_actors_and_those_that_evaluate_take_part_later
     assert pool.decide(0.0) == [Issue(evaluations[0], "c"), Issue(evaluations[1], "c")]
     pool.led(4)
     assert pool.decide(0.0) == [Issue(evaluations[2], "a"), Lead(4, ("b",))]
-    assert not leading().decide(0.0)[0].actors, "it also leads alone"
+    assert leading().decide(0.0) == [Lead(0, ())], "it also leads alone"
 
 
 @pytest.mark.parametrize("raised", [True, False])
