@@ -16,7 +16,7 @@ Invariants, whatever happens in whatever order:
   a learner that had taken only a part of the step. The first result counts; later ones are duplicates with the same
   bits.
 - Every evaluation ticket is answered once. Evaluation never delays the step that the learner is waiting for, unless
-  tickets of more than one version are pending. A leading learner goes on without the actors that evaluate.
+  tickets of more than one version are pending. A learner that leads continues without the actors that evaluate.
 - As long as there is an actor, the run can make progress.
 """
 
@@ -101,6 +101,7 @@ class Pool:
     ahead: int = 0  # additional steps that may be in flight if tickets need no weights
     whole: bool = False  # the learner takes all tickets of a step at once, because its loss needs statistics over them
     leads: bool = False  # the learner leads once it is prepared; needs lag = ahead = 0
+    leads_alone: bool = True  # also without actors
     window: int | None = None  # tickets of a step that may be issued or wait for the learner at a time
     learned: int = 0  # steps that the learner has finished; v_learned is published
     taken: int = 0  # tickets of the next step that the learner has taken
@@ -229,9 +230,9 @@ class Pool:
         while len(self.in_hand) < QUEUE and (part := self._next_part()):
             self.in_hand.append(part)
             commands.append(part)
-        if self.prepared and not (self.leading or self.by_tickets or self.learned == self.steps):
-            self.leading = Lead(self.learned, tuple(self.idle()))
-            commands.append(self.leading)
+        if self.prepared and (lead := self._next_lead()):
+            self.leading = lead
+            commands.append(lead)
         return commands
 
     def tickets(self, step: int) -> tuple[Ticket, ...]:
@@ -273,13 +274,21 @@ class Pool:
         step, first = self.learned, self.taken
         if self.in_hand:
             step, first = divmod(self.in_hand[-1].step * self.groups + self.in_hand[-1].end, self.groups)
-        if step == self.steps:
+        if step == self.steps or (self.leads and not self.by_tickets):
             return None
         tickets = self.tickets(step)
         end = next((group for group in range(first, self.groups) if tickets[group] not in self.finished), self.groups)
         if end == first or (end < self.groups and (self.whole or step > self.learned)):
             return None
         return Learn(step, first, end)
+
+    def _next_lead(self) -> Lead | None:
+        if self.leading or self.by_tickets or self.learned == self.steps:
+            return None
+        if len({ticket.version for ticket in self.evaluating if ticket.version <= self.learned}) > 1:
+            return None  # their weights would pile up
+        actors = tuple(self.idle())
+        return Lead(self.learned, actors) if actors or self.leads_alone else None
 
     def _end_of_window(self) -> int:
         """The first step whose tickets are not issued yet."""

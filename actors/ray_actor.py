@@ -59,19 +59,19 @@ class RolloutActor(RayMember):
         self.worker = self.make_worker(data.read_from(shards) if shards else data)
 
     @ray.method(num_returns=2)
-    def roll_out(self, ticket: Ticket, weights: list[ray.ObjectRef | np.ndarray]) -> tuple[Receipt, Any]:
+    def roll_out(self, ticket: Ticket, weights: list[ray.ObjectRef]) -> tuple[Receipt, Any]:
         return self._computed(ticket.version, weights, lambda worker: worker.roll_out(ticket))
 
     @ray.method(num_returns=2)
-    def differentiate(self, ticket: Ticket, weights: list[ray.ObjectRef | np.ndarray]) -> tuple[Receipt, Any]:
+    def differentiate(self, ticket: Ticket, weights: list[ray.ObjectRef] | list[np.ndarray]) -> tuple[Receipt, Any]:
         return self._computed(ticket.version, weights, lambda worker: worker.differentiate(ticket))
 
     @ray.method(num_returns=2)
-    def evaluate(self, ticket: EvalTicket, weights: list[ray.ObjectRef | np.ndarray]) -> tuple[Receipt, Any]:
+    def evaluate(self, ticket: EvalTicket, weights: list[ray.ObjectRef]) -> tuple[Receipt, Any]:
         return self._computed(ticket.version, weights, lambda worker: worker.evaluate(ticket.split, ticket.group))
 
     def _computed(
-        self, version: int, weights: list[ray.ObjectRef | np.ndarray], compute: Callable[[Worker], Any]
+        self, version: int, weights: list[ray.ObjectRef] | list[np.ndarray], compute: Callable[[Worker], Any]
     ) -> tuple[Receipt, Any]:
         """Computes a ticket, and before that fetches its weights, unless it needs none or they are loaded already. A
         reference to them is in a list because Ray would always fetch a bare one."""

@@ -49,13 +49,13 @@ def configure(folder: str, *overrides: str) -> Config:
 
 def seconds_of_ray(engine: RayEngine, events: Iterator[Event], steps: int) -> float:
     """Seconds per step, over at least this many, after some that refill the pipeline."""
-    first = _pass(engine, events, engine.pool.learned + WARM_UP)
+    first = pass_steps(engine, events, engine.pool.learned + WARM_UP)
     began = time.perf_counter()
-    last = _pass(engine, events, first + steps)
+    last = pass_steps(engine, events, first + steps)
     return (time.perf_counter() - began) / (last - first)
 
 
-def _pass(engine: RayEngine, events: Iterator[Event], step: int) -> int:
+def pass_steps(engine: RayEngine, events: Iterator[Event], step: int) -> int:
     """Runs up to this step, and to the end of what the engine reports at once; returns the step it is at."""
     return next(e.step for e in events if isinstance(e, Stepped) and e.step == engine.pool.learned and e.step >= step)
 

@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +32,7 @@ import ray
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.engine import SETTLE, configure, seconds_of_local, seconds_of_ray
+from benchmarks.engine import SETTLE, configure, pass_steps, seconds_of_local, seconds_of_ray
 from data.prepare import open_data
 from data.shards import Dataset
 from data.tasks import task_of
@@ -44,7 +43,6 @@ from recor_dist.core.config import Config, total_steps
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.messages import Receipt, Shape, Ticket, TicketGradient
 from recor_dist.core.ray_member import RayMember
-from recor_dist.engine.calls import Call
 from recor_dist.engine.crew import Crew
 from recor_dist.engine.events import Stepped
 from recor_dist.engine.local_engine import LocalEngine
@@ -135,7 +133,8 @@ class SleepingActor(RayMember):
 
     @ray.method(num_returns=2)
     def differentiate(self, ticket: Ticket, weights: list[ray.ObjectRef]) -> tuple[Receipt, TicketGradient]:
-        flat = ray.get(weights[0])
+        """The learner sends weights once per step."""
+        flat = ray.get(weights[0]) if weights else self.gradient
         time.sleep(self.seconds)
         return Receipt(self.seconds, 0.0, flat.nbytes), TicketGradient(self.gradient, 1, {})
 
@@ -144,31 +143,6 @@ def stand_ins(seconds: float, weights: int) -> AbstractContextManager:
     """Inside this context, a crew hires stand-ins as actors; the learner is the real one."""
     actor = ray.remote(**OPTIONS)(SleepingActor)
     return patch.object(Crew, "start_actor", lambda _: actor.remote(seconds, weights))
-
-
-class TimedEngine(RayEngine):
-    """The real engine, which also measures where its own time goes."""
-
-    def __init__(self, config: Config, data: Dataset, state: LearnerState) -> None:
-        self.spent: defaultdict[str, float] = defaultdict(float)
-        super().__init__(config, data, 10**6, state, [], lambda: state, lambda machine: {})
-        self.pool.decide = self._timed("deciding", self.pool.decide)
-
-    def _carry_out(self, command: Any) -> None:
-        self._timed("issuing", super()._carry_out)(command)
-
-    def _take(self, ref: ray.ObjectRef, call: Call, now: float) -> None:
-        self._timed("taking answers", super()._take)(ref, call, now)
-
-    def _timed(self, name: str, function: Callable) -> Callable:
-        def timed(*arguments: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return function(*arguments)
-            finally:
-                self.spent[name] += time.perf_counter() - began
-
-        return timed
 
 
 def seconds_of_ticket(config: Config, data: Dataset) -> float:
@@ -210,34 +184,27 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def with_stand_ins(config: Config, data: Dataset, state: LearnerState, seconds: float) -> str:
-    engine = TimedEngine(config, data, state)
+    engine = start_on_ray(config, data, state)
     count, groups = config.actors.count, config.batch_size // config.rollout_size
     assert isinstance(count, int)
     try:
-        done, began, before, added = 0, 0.0, {}, 0.0
-        for event in engine.events(lambda: False):
-            if not isinstance(event, Stepped) or len(engine.pool.actors) < count:
-                continue
-            done += 1
-            if done == 2:
-                before, began, added = cpu_seconds(), time.perf_counter(), engine.meter.whole.learning
-                engine.spent.clear()
-            if done == 2 + STEPS:
-                break
-        passed = time.perf_counter() - began
-        added = engine.meter.whole.learning - added
+        events = engine.events(lambda: False)
+        while len(engine.pool.actors) < count:
+            next(events)
+        first = pass_steps(engine, events, engine.pool.learned + 2)
+        began, before, added = time.perf_counter(), cpu_seconds(), engine.meter.whole.publish
+        steps = pass_steps(engine, events, first + STEPS) - first
+        passed, added = time.perf_counter() - began, engine.meter.whole.publish - added
         cpu = {whose: spent - before.get(whose, 0.0) for whose, spent in cpu_seconds().items()}
     finally:
         engine.close()
-    tickets = groups * STEPS / passed
-    largest_first = sorted(engine.spent.items(), key=lambda item: -item[1])
-    shares = ", ".join(f"{name} {part / passed:.1%}" for name, part in largest_first)
+    tickets = groups * steps / passed
     reached = f"{tickets:7.2f} tickets/s of {count / seconds:7.2f} ideal = {tickets * seconds / count:.2f}"
-    each = ", ".join(f"{whose} {1e3 * cpu[whose] / (groups * STEPS):.1f} ms" for whose in cpu)
+    each = ", ".join(f"{whose} {1e3 * cpu[whose] / (groups * steps):.1f} ms" for whose in cpu)
     busy = f"{sum(cpu.values()) / passed:.2f} of {len(os.sched_getaffinity(0))} cores"
     return (
-        f"  {count:>3} actors  {reached}; the learner adds and publishes {added / passed:.1%} of the time\n"
-        f"    driver: {shares}\n    CPU per ticket: {each}; {busy} busy"
+        f"  {count:>3} actors  {reached}; the learner sends, adds and steps {added / passed:.1%} of the time\n"
+        f"    CPU per ticket: {each}; {busy} busy"
     )
 
 

@@ -40,6 +40,7 @@ class Terms:
     """What is the same for all steps."""
 
     groups: int  # tickets per step
+    takes_part: bool  # the learner has a device of its own, and may compute tickets
     patience: float  # seconds that an actor may take per ticket
     window: int  # tickets that may be handed out and not taken at a time, which bounds the bytes of their gradients
 
@@ -69,11 +70,12 @@ class Leading:
         self.sent = [weights] if weights.nbytes <= INLINE else [ray.put(weights)]
         self.results: dict[int, TicketGradient] = {}  # by group, until those before it are there
         self.next = 0  # the group whose gradient is due
-        self.computed = self.waited = self.busy = 0.0  # seconds, see LedStep
+        self.computed = self.waited = self.busy = self.pulled = 0.0  # seconds, see LedStep
         self.tickets: Counter[str] = Counter()
         self.moved_bytes = 0
         # The learner computes tickets if the step then takes fewer rounds; otherwise it is free to add gradients.
-        self.takes_part = not actors or -(-groups // (len(actors) + 1)) < -(-groups // len(actors))
+        fewer_rounds = not actors or -(-groups // (len(actors) + 1)) < -(-groups // len(actors))
+        self.takes_part = terms.takes_part and (fewer_rounds or groups == 1)
 
     def gradients(self) -> Iterator[TicketGradient]:
         """In group order. Each must be used before the next is asked for."""
@@ -164,6 +166,7 @@ class Leading:
         self.waited += actor.since - began
         receipt, gradient = answer
         self.busy += receipt.seconds
+        self.pulled += receipt.moved_seconds
         self.moved_bytes += gradient.gradient.nbytes
         self._result(actor.name, ticket, gradient)
 
@@ -179,6 +182,7 @@ class Leading:
             self.waited,
             len(self.actors),
             self.busy,
+            self.pulled,
             dict(self.tickets),
             self.moved_bytes,
             metrics,

@@ -56,6 +56,7 @@ class LearnerActor(RayMember):
     def _lead_step(self, actors: Mapping[str, Any]) -> Trouble | None:
         learner, compute, terms, began = self.learner, self.compute, self.terms, time.monotonic()
         assert learner is not None and compute is not None and terms is not None
+        assert not learner.taken, "a step is led as a whole"
         leading = Leading(learner.step, learner.versions[learner.step], actors, compute, terms)
         try:
             for gradient in leading.gradients():
@@ -74,8 +75,8 @@ class LearnerActor(RayMember):
     def update(
         self, step: int, first: int, results: Sequence[ray.ObjectRef], last: bool, with_state: bool
     ) -> tuple[Receipt, np.ndarray | None, LearnerState | None]:
-        """Takes tickets `first`, `first` + 1, ... of a step, for whose results it waits; with `last`, it then takes the
-        step. Takes nothing if the tickets before them could not be taken."""
+        """Takes tickets `first`, `first` + 1, ... of a step; with `last`, it then takes the step. Takes nothing if the
+        tickets before them could not be taken."""
         assert self.learner is not None
         if (step, first) != (self.learner.step, self.learner.taken):
             return Receipt(0.0, 0.0, 0), None, None

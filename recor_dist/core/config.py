@@ -97,8 +97,8 @@ class ActorsConfig:
     )
     gradients: bool | str = setting(
         "auto",
-        "actors also compute gradients, which the learner only adds; auto decides by the size of the cluster, the step "
-        "and the model",
+        "actors and the learner share the tickets of a step and compute gradients; otherwise actors only roll out, and "
+        "the learner learns; auto decides by the size of the cluster, the step and the model",
         choices=("auto", "true", "false"),
         placement=True,
     )
@@ -158,7 +158,7 @@ class LearnerConfig:
     compile: bool = setting(False, "use torch.compile; pays off on a GPU, after a slow first step", newer=True)
     num_cpus: float | None = setting(
         None,
-        "CPUs with engine=ray; null means `threads` (next to none with actors.gradients)",
+        "CPUs with engine=ray; null means `threads`",
         at_least=0,
         placement=True,
     )

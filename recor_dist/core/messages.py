@@ -71,6 +71,7 @@ class LedStep:
     waited: float  # of those, in which it waited for actors
     actors: int  # that took part
     busy: float  # seconds in which actors computed, summed over them
+    pulled: float  # seconds in which actors fetched weights, summed over them
     tickets: dict[str, int]  # that each of them and the learner computed, by name
     moved_bytes: int
     metrics: dict[str, float]

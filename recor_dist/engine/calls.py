@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import ray
 
-from actors.pool import Lead, Learn, Work
+from actors.pool import Learn, Work
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class UpdateCall(Call):
 class LeadCall(Call):
     """`lead` of the learner."""
 
-    command: Lead
     weights: ray.ObjectRef  # the newest
     state: ray.ObjectRef  # if a checkpoint is due at the end
+    issued: float  # when, in seconds
 
 
 class Calls:

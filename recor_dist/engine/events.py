@@ -46,8 +46,8 @@ def checkpoint_due(config: Config, step: int, steps: int) -> bool:
 
 def next_due(config: Config, step: int, steps: int) -> int:
     """The next version after this step that is evaluated or saved."""
-    versions = range(step + 1, steps + 1)
-    return next(v for v in versions if splits_due(config, v, steps) or checkpoint_due(config, v, steps))
+    periods = [config.checkpoint.every, *([config.eval.every] if config.eval.every else [])]
+    return min(steps, *((step // period + 1) * period for period in periods))
 
 
 def splits_due(config: Config, version: int, steps: int) -> tuple[str, ...]:

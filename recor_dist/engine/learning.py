@@ -85,7 +85,8 @@ class Learning:
             return
         patience = self.config.deadline.answer
         if self.pool.leading:
-            rounds = -(-self.pool.groups // (len(self.pool.leading.actors) + 1))
+            at_once = min(len(self.pool.leading.actors) + 1, self.pool.window or self.pool.groups)
+            rounds = -(-self.pool.groups // at_once)
             self.deadline = now + LEAD + (rounds + 1) * patience
         elif self.pool.in_hand:
             self.deadline = now + patience
@@ -147,13 +148,14 @@ class Learning:
         actors = {name: self.crew.member(name).handle for name in command.actors}
         with_state = checkpoint_due(self.config, end, self.steps)
         led, weights, state = self.crew.learner.handle.lead.remote(end, actors, LEAD, with_state)
-        self.calls.add(led, LeadCall(LEARNER, "lead", command, weights, state))
+        self.calls.add(led, LeadCall(LEARNER, "lead", weights, state, now))
         self._watch(now)
 
     def led(self, call: LeadCall, led: Led, now: float) -> Iterator[Event]:
         """The learner has stopped leading; yields the steps that it has taken. Raises RayError if a checkpoint's state
         was lost with it."""
-        self.deadline, self.free_at = math.inf, now
+        since, self.deadline, self.free_at = max(call.issued, self.free_at), math.inf, now
+        self.meter.led_between(now - since - sum(step.seconds for step in led.steps), len(self.pool.actors))
         patience = self.config.deadline.answer
         state = ray.get(call.state, timeout=patience)
         if state is not None:
@@ -168,6 +170,7 @@ class Learning:
         """Counts steps that a leading learner has taken."""
         first = self.pool.learned
         self.pool.led(len(steps))
+        self.results = {ticket: ref for ticket, ref in self.results.items() if ticket.step >= self.pool.learned}
         for number, step in enumerate(steps, start=first + 1):
             self.meter.led(step)
             yield self._stepped(number, step.metrics)

@@ -58,8 +58,18 @@ class Meter:
             totals.idle += max(0.0, step.actors * step.seconds - step.busy)
             totals.learning += step.computed
             totals.publish += step.seconds - step.computed - step.waited
+            totals.pull += step.pulled
+            totals.pulls += step.actors
             totals.moved += step.moved_bytes
             totals.most_present = max(totals.most_present, step.actors)
+
+    def led_between(self, seconds: float, actors: int) -> None:
+        """Time of a learner that leads in which it took no step: between two calls, or after trouble."""
+        for totals in (self.whole, self.step):
+            totals.seconds += max(0.0, seconds)
+            totals.starved += max(0.0, seconds)
+            totals.present += actors * max(0.0, seconds)
+            totals.idle += actors * max(0.0, seconds)
 
     def answered(self, receipt: Receipt) -> None:
         """An actor has finished a ticket."""
@@ -70,8 +80,7 @@ class Meter:
                 totals.pulls += 1
 
     def took(self, receipt: Receipt, seconds: float) -> None:
-        """The learner has taken tickets, this many seconds after it had all it needs, as seen by the driver. Its own
-        time for fetching them may include waiting for them."""
+        """The learner has taken tickets, this many seconds after it had all it needs, as seen by the driver."""
         work = min(receipt.seconds + receipt.moved_seconds, max(receipt.seconds, seconds))
         for totals in (self.whole, self.step):
             totals.moved += receipt.moved_bytes

@@ -79,7 +79,10 @@ class RayEngine:
         self.uses_weights = self.gradients or METHODS[config.method.name].uses_weights
         self.pool = self._make_pool(weights, state.step)
         self.calls = Calls()
-        terms = Terms(self.pool.groups, config.deadline.answer, self.pool.window) if self.pool.window else None
+        terms = None
+        if self.pool.leads:
+            takes_part, patience = self.pool.leads_alone, config.deadline.answer
+            terms = Terms(self.pool.groups, takes_part, patience, self.pool.window or self.pool.groups)
         self.crew = Crew(config, data, steps, terms, self.calls, check_machine)
         self.evaluations = Evaluations(config, data, steps)
         self.meter = Meter(config.batch_size, self.pool.groups, config.lag, self.gradients, time.monotonic())
@@ -97,7 +100,8 @@ class RayEngine:
         groups, patience = config.batch_size // config.rollout_size, config.deadline.answer
         if self.gradients:  # which need the weights of their own step, whatever the lag of a method without rollouts
             window = tickets_in_store(weights)
-            return Pool(self.steps, groups, 0, patience, leads=True, window=window, learned=step)
+            alone = config.device == "cpu"  # on a GPU, the learner would share its memory with an actor
+            return Pool(self.steps, groups, 0, patience, leads=True, leads_alone=alone, window=window, learned=step)
         ahead, whole = 0 if method.uses_weights else AHEAD, method.statistics(config.method) is not None
         return Pool(self.steps, groups, config.lag, patience, ahead, whole, learned=step)
 
@@ -239,11 +243,10 @@ class RayEngine:
             self.crew.greet(call.member, answer, now)
             if call.member == LEARNER:
                 self.learning.greeted(now)
-        elif call.method == "begin" and call.member == LEARNER:
+        elif call.method == ("prepare_to_lead" if self.pool.leads else "begin") and call.member == LEARNER:
+            self.pool.prepared = self.pool.leads
             self.learning.began(now)
-        elif call.method == "prepare_to_lead":
-            self.pool.prepared = True
-        elif call.method == "begin":
+        elif call.method == "begin" and call.member != LEARNER:
             self.pool.joined(call.member)
             self.crew.began(call.member, len(self.pool.actors))
 

@@ -484,6 +484,47 @@ def test_a_ticket_that_fails_on_the_learner_and_two_actors_is_given_up() -> None
     assert isinstance(command, GiveUp) and len(command.errors) == TRIES
 
 
+def test_a_learner_that_leads_is_not_also_handed_results_of_before_it_was_rewound() -> None:
+    pool = leading("a", "b")
+    pool.decide(0.0)
+    pool.led(5)
+    pool.troubled("b", pool.tickets(5)[1], "error", raised=True)
+    pool.decide(0.0)
+    pool.completed("a", pool.tickets(5)[0])
+    pool.rewound(3)
+    pool.lost("b")
+    pool.prepared = True
+    pool.decide(0.0)
+    for ticket in pool.tickets(3):  # still ticket by ticket
+        pool.completed("a", ticket)
+    pool.decide(0.0)
+    pool.took()
+    assert [type(command) for command in pool.decide(0.0)] == [Lead]
+    pool.led(1)
+    assert pool.decide(0.0) == [Lead(5, ())], "not also Learn(5, 0, 1); a still has a ticket of before"
+
+
+def test_a_learner_does_not_lead_while_evaluations_of_two_versions_are_pending() -> None:
+    pool = leading("a")
+    pool.decide(0.0)
+    pool.evaluate([EvalTicket(1, "val", 0)])
+    pool.led(1)
+    assert pool.decide(0.0) == [Issue(EvalTicket(1, "val", 0), "a"), Lead(1, ())]
+    pool.evaluate([EvalTicket(2, "val", 0), EvalTicket(9, "val", 0)])
+    pool.led(1)
+    assert pool.decide(0.0) == [Issue(EvalTicket(2, "val", 0), "a")]
+    pool.completed("a", EvalTicket(1, "val", 0))
+    assert pool.decide(0.0) == [Lead(2, ())], "that of version 9 waits for its weights"
+
+
+def test_a_learner_that_shares_its_gpu_does_not_lead_alone() -> None:
+    pool = leading()
+    pool.leads_alone = False
+    assert pool.decide(0.0) == []
+    pool.joined("a")
+    assert pool.decide(0.0) == [Lead(0, ("a",))]
+
+
 def test_a_new_learner_leads_only_once_it_is_prepared() -> None:
     pool = leading("a")
     pool.decide(0.0)

@@ -336,9 +336,9 @@ def test_results_lost_with_their_node_are_computed_again(
     started.wait_for(r"actor \d+ \(pid \d+ on \S+\) was lost")
     os.kill(paused, signal.SIGCONT)
     assert started.sha256() == whole["weights_sha256"]
-    # A leading learner hears of the loss itself, when it needs the next result of the lost actor.
-    lost = r"reissuing Ticket" if "gradients" in mode[0] else r"the result of .* was lost with its node; reissuing it"
-    assert re.search(lost, started.log), started.log
+    # A learner that leads has fetched all gradients of the lost actor when it waits for the paused one.
+    if "gradients" not in mode[0]:
+        assert re.search(r"the result of .* was lost with its node; reissuing it", started.log), started.log
 
 
 @pytest.mark.slow  # starts a cluster of two nodes

@@ -96,7 +96,7 @@ def test_gradients_come_in_group_order_whoever_computes_them(
     inline: bool, actors: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leading, "INLINE", 10**6 if inline else 0)
-    step = Leading(3, WEIGHTS, actors({"seconds": 0.2}, {"seconds": 0.01}), in_a_while, Terms(24, 60.0, 24))
+    step = Leading(3, WEIGHTS, actors({"seconds": 0.2}, {"seconds": 0.01}), in_a_while, Terms(24, True, 60.0, 24))
     assert take(step) == list(range(24))
     told = step.measured(1.0, {})
     assert sum(told.tickets.values()) == 24
@@ -109,19 +109,19 @@ def test_gradients_come_in_group_order_whoever_computes_them(
 @pytest.mark.usefixtures("one_ray")
 @pytest.mark.parametrize(
     ("groups", "helpers", "takes_part"),
-    [(4, 0, True), (1, 1, False), (2, 1, True), (2, 2, False), (3, 2, True), (4, 1, True), (9, 4, True), (8, 4, False)],
+    [(4, 0, True), (1, 1, True), (2, 1, True), (2, 2, False), (3, 2, True), (4, 1, True), (9, 4, True), (8, 4, False)],
 )
 def test_the_learner_computes_tickets_only_if_the_step_then_takes_fewer_rounds(
     groups: int, helpers: int, takes_part: bool, actors: Callable[..., dict[str, Any]]
 ) -> None:
-    step = Leading(0, WEIGHTS, actors(*[{"seconds": 0.1}] * helpers), in_a_while, Terms(groups, 60.0, groups))
+    step = Leading(0, WEIGHTS, actors(*[{"seconds": 0.1}] * helpers), in_a_while, Terms(groups, True, 60.0, groups))
     assert take(step) == list(range(groups))
     assert (step.tickets[ITSELF] > 0) is takes_part
 
 
 @pytest.mark.usefixtures("one_ray")
 def test_few_gradients_exist_at_a_time(actors: Callable[..., dict[str, Any]]) -> None:
-    step = Leading(0, WEIGHTS, actors({}, {}, {}), gradient_of, Terms(9, 60.0, 2))
+    step = Leading(0, WEIGHTS, actors({}, {}, {}), gradient_of, Terms(9, True, 60.0, 2))
     for taken, gradient in enumerate(step.gradients()):
         assert gradient.count == taken
         assert 9 - len(step.open) <= taken + 1 + 2, "handed out, and not taken before this one"
@@ -137,7 +137,7 @@ def test_a_ticket_without_a_result_is_reported_with_its_actor(
 ) -> None:
     helpers = actors({}, {"wrong_at": 3, "how": how}, {"wrong_at": 3, "how": how}, {"wrong_at": 3, "how": how})
     with pytest.raises(Troubled) as troubled:
-        take(Leading(7, WEIGHTS, helpers, gradient_of, Terms(8, 2.0, 8)))
+        take(Leading(7, WEIGHTS, helpers, gradient_of, Terms(8, True, 2.0, 8)))
     trouble = troubled.value.trouble
     assert (trouble.ticket, trouble.raised) == (Ticket(7, 3, 7), raised)
     assert trouble.actor in helpers
@@ -149,13 +149,13 @@ def test_a_mistake_of_the_user_passes_through_and_the_learners_own_bug_is_a_tick
     actors: Callable[..., dict[str, Any]],
 ) -> None:
     with pytest.raises(Mistake, match="the user can correct this"):
-        take(Leading(0, WEIGHTS, actors({"wrong_at": 0, "how": "mistake"}), gradient_of, Terms(1, 60.0, 1)))
+        take(Leading(0, WEIGHTS, actors({"wrong_at": 0, "how": "mistake"}), gradient_of, Terms(2, False, 60.0, 2)))
 
     def compute(ticket: Ticket, weights: np.ndarray) -> TicketGradient:
         raise Bug("in the learner")
 
     with pytest.raises(Troubled) as troubled:
-        take(Leading(0, WEIGHTS, {}, compute, Terms(1, 60.0, 1)))
+        take(Leading(0, WEIGHTS, {}, compute, Terms(1, True, 60.0, 1)))
     assert troubled.value.trouble.actor == ITSELF
     assert "Bug: in the learner" in troubled.value.trouble.cause
 

@@ -38,18 +38,26 @@ def test_the_side_that_does_not_wait_is_the_bottleneck(lag: int, starved: int, i
 def test_advice_if_actors_compute_gradients(groups: int, waited: int, busy: int, told: str) -> None:
     """A step of ten seconds with two actors."""
     meter = Meter(batch_size=64, groups=groups, lag=0, gradients=True, now=0.0)
-    meter.led(LedStep(10.0, 0.0, waited, 2, busy, {}, 0, {}))
+    meter.led(LedStep(10.0, 0.0, waited, 2, busy, 0.0, {}, 0, {}))
     assert told in meter.advice()
 
 
 def test_the_metrics_of_a_step_that_the_learner_led() -> None:
     meter = Meter(batch_size=64, groups=4, lag=0, gradients=True, now=0.0)
-    meter.led(LedStep(seconds=4.0, computed=2.0, waited=1.0, actors=2, busy=6.0, tickets={}, moved_bytes=7, metrics={}))
+    led = LedStep(
+        seconds=4.0, computed=2.0, waited=1.0, actors=2, busy=6.0, pulled=0.5, tickets={}, moved_bytes=7, metrics={}
+    )
+    meter.led(led)
     step = meter.stepped(present=3, reissued=0)
     assert step["engine/examples_per_second"] == 16
-    assert step["engine/learner_starved"] == step["engine/actors_idle"] == 0.25
+    assert step["engine/learner_starved"] == step["engine/actors_idle"] == step["engine/pull_seconds"] == 0.25
     assert step["engine/publish_seconds"] == 1, "sending, adding, and the optimizer's step"
     assert (step["engine/bytes_moved"], step["engine/actors_alive"]) == (7, 3)
+    meter.led_between(4.0, actors=2)
+    meter.led(led)
+    after_trouble = meter.stepped(present=2, reissued=1)
+    assert after_trouble["engine/examples_per_second"] == 8
+    assert after_trouble["engine/learner_starved"] == after_trouble["engine/actors_idle"] == 5 / 8
 
 
 def test_the_metrics_of_a_step_do_not_include_the_step_before() -> None:
