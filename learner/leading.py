@@ -82,7 +82,7 @@ class Leading:
         while self.next < self.terms.groups:
             # The first open ticket is its own: it is usually the next one due.
             own = self.open.popleft() if self.takes_part and self._may_hand_out() else None
-            self._hand_out()
+            self._hand_out(own is not None)
             if own:
                 self._compute(own)
                 self._fetch_arrived()
@@ -95,12 +95,13 @@ class Leading:
     def _may_hand_out(self) -> bool:
         return bool(self.open) and self.open[0].group < self.next + self.terms.window
 
-    def _hand_out(self) -> None:
-        """Gives each actor its share of what is open, but no more than it needs to keep busy."""
-        for place in range(QUEUE):
+    def _hand_out(self, own: bool) -> None:
+        """Gives each actor its share of what is left, but no more than it needs to keep busy."""
+        left = len(self.open) + sum(len(actor.tickets) for actor in self.actors) + own
+        share = -(-left // (len(self.actors) + self.takes_part))
+        for place in range(min(QUEUE, share)):
             for actor in self.actors:
-                share = -(-len(self.open) // (len(self.actors) + self.takes_part))
-                if len(actor.tickets) == place and place < share and self._may_hand_out():
+                if len(actor.tickets) == place and self._may_hand_out():
                     self._send(actor, self.open.popleft())
 
     def _send(self, actor: _Actor, ticket: Ticket) -> None:

@@ -19,7 +19,7 @@ from recor_dist.engine.events import Checkpoint, Event, RunFailed, Stepped, chec
 from recor_dist.engine.meter import Meter
 
 log = logging.getLogger(__name__)
-LEAD = 0.5  # seconds that the learner leads before it reports, and before actors that joined can take part
+LEAD = 1.0  # seconds that the learner leads before it reports, and before actors that joined can take part
 
 
 class Learning:

@@ -11,7 +11,7 @@
                └──────── a reference to v_n ◄────────────┘
 
 If actors compute gradients, too, the learner leads: it hands out the tickets of whole steps itself, and reports to the
-driver twice a second (learner/leading.py).
+driver once a second (learner/leading.py).
 
 The pool decides who computes what (actors/pool.py), the crew hires and replaces processes (crew.py), evaluations are
 added up in evaluations.py, and learning.py hands the learner its tickets. The engine carries out the pool's commands,
