@@ -14,10 +14,11 @@ import torch
 from learner.losses import LossSums
 from recor_dist.core.config import Config
 from recor_dist.core.device import autocast
-from recor_dist.core.messages import TicketGradient
+from recor_dist.core.messages import Ticket, TicketGradient
 from recor_dist.model.transformer import Model
 
 Loss = Callable[[Any, Model, Any, Any], LossSums]  # method, model, batch, statistics of the step
+Compute = Callable[[Ticket, np.ndarray], TicketGradient]  # a ticket with the weights of its step
 
 
 class Gradients:

@@ -11,7 +11,7 @@ import os
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,10 +19,10 @@ import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from learner.gradients import Compute
 from recor_dist.core.messages import LedStep, Receipt, Ticket, TicketGradient, Trouble
 from recor_dist.core.setting import Mistake
 
-Compute = Callable[[Ticket, np.ndarray], TicketGradient]  # a ticket with the weights of its step
 QUEUE = 2  # tickets per actor: one in progress and one queued
 ITSELF = "the learner"
 # Bytes. Larger arguments would go through the object store once per call; Ray's own limit is 100 KB.

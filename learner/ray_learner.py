@@ -13,7 +13,8 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from learner.leading import Compute, Leading, Terms, Troubled
+from learner.gradients import Compute
+from learner.leading import Leading, Terms, Troubled
 from learner.learner import Learner, LearnerState
 from recor_dist.core.messages import Led, LedStep, Receipt, Trouble
 from recor_dist.core.ray_member import Fingerprint, RayMember

@@ -13,8 +13,7 @@ from actors.worker import Worker
 from data.shards import Dataset
 from data.tasks import TASKS
 from learner.baselines import ao_arm_loss, ar_gt_loss, clm_loss, mdm_loss
-from learner.gradients import Gradients, Loss
-from learner.leading import Compute
+from learner.gradients import Compute, Gradients, Loss
 from learner.learner import Learner, Statistics
 from learner.losses import recor_loss, recor_statistics
 from recor_dist.core.config import Config
