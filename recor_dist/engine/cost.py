@@ -1,6 +1,9 @@
 """The cost of an answer, counted by torch while a model of the run's shape generates one."""
 
+import math
+
 import numpy as np
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,8 +19,13 @@ def costs_of(config: Config, shape: Shape) -> dict[str, Cost]:
     prompts = np.zeros((1, shape.N), dtype=np.uint8)
     costs = {}
     for name, decoder in METHODS[config.method.name].decoders(config.method).items():
-        # torch counts attention only where it is computed as separate matrix products.
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        # torch counts attention only where it is computed as separate matrix products, and no products by oneDNN.
+        by_onednn = {torch.ops.aten.mkldnn_linear: flops_of_linear}
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=by_onednn) as counter:
             decoder.answer(model, prompts, rng(0, "cost"))
         costs[name] = Cost(decoder.passes, counter.get_total_flops())
     return costs
+
+
+def flops_of_linear(x: torch.Size, weight: torch.Size, *_: torch.Size, **__: torch.Size) -> int:
+    return 2 * math.prod(x) * weight[0]

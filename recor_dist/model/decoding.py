@@ -1,8 +1,8 @@
 """Decoding one token at a time with a KV cache: pick a slot, predict its token, write it, repeat.
 
 With the order policy an answer costs 2 + C forward passes in total: the prompt and every written token pass once, each
-with C order queries, and every slot is queried once. Left to right, where the main stream itself predicts the next
-token, one pass is enough.
+with C order queries, and every slot is queried once. In a given order, a token and the query of the next slot pass
+together. Left to right, where the main stream itself predicts the next token, one pass is enough.
 """
 
 from collections.abc import Callable
@@ -25,19 +25,16 @@ class Decoder:
 
 
 @torch.inference_mode()
-def generate(
-    model: Model, prompts: np.ndarray, _: np.random.Generator | None = None, orders: np.ndarray | None = None
-) -> Generation:
-    """Greedy answers to prompts (R, N), in the order that the policy chooses or in the given orders (R, M)."""
+def generate(model: Model, prompts: np.ndarray, _: np.random.Generator | None = None) -> Generation:
+    """Greedy answers to prompts (R, N), in the order that the policy chooses."""
     R, M, device = len(prompts), model.shape.M, model.flat.device
-    cache = model.new_cache(R)
-    given = None if orders is None else torch.as_tensor(orders, device=device)
+    cache = model.new_cache(R, answering=True)
     filled = torch.zeros(R, M, dtype=torch.bool, device=device)
-    writing = Writing(model, R)
+    writing = Writing()
     logits = model.start(torch.as_tensor(prompts.astype(np.int64), device=device), cache)
     for t in range(M):
-        slots = logits.masked_fill(filled, -torch.inf).argmax(-1) if given is None else given[:, t]  # (R,)
-        tokens = writing.write(t, slots, model.ask(slots, cache))
+        slots = logits.masked_fill(filled, -torch.inf).argmax(-1)  # (R,)
+        tokens = writing.write(slots, model.ask(slots, cache))
         filled.scatter_(1, slots[:, None], True)
         if t < M - 1:
             logits = model.step(tokens, slots, cache)
@@ -48,12 +45,12 @@ def generate(
 def generate_left_to_right(model: Model, prompts: np.ndarray, _: np.random.Generator | None = None) -> Generation:
     """Greedy answers to prompts (R, N), each next token predicted by the main stream."""
     R, M, device = len(prompts), model.shape.M, model.flat.device
-    cache = model.new_cache(R)
-    writing = Writing(model, R)
+    cache = model.new_cache(R, answering=True)
+    writing = Writing()
     logits = model.predict_first(torch.as_tensor(prompts.astype(np.int64), device=device), cache)
     for t in range(M):
         slots = torch.full((R,), t, device=device)
-        tokens = writing.write(t, slots, logits)
+        tokens = writing.write(slots, logits)
         if t < M - 1:
             logits = model.predict_next(tokens, slots, cache)
     return writing.done()
@@ -61,26 +58,45 @@ def generate_left_to_right(model: Model, prompts: np.ndarray, _: np.random.Gener
 
 def generate_in_random_order(model: Model, prompts: np.ndarray, random: np.random.Generator) -> Generation:
     order = np.tile(np.arange(model.shape.M), (len(prompts), 1))
-    return generate(model, prompts, orders=random.permuted(order, axis=1))
+    return generate_in_orders(model, prompts, random.permuted(order, axis=1))
+
+
+@torch.inference_mode()
+def generate_in_orders(model: Model, prompts: np.ndarray, orders: np.ndarray) -> Generation:
+    """Greedy answers to prompts (R, N) in the given orders (R, M). As the next slot is known, it is queried in the same
+    pass that writes the token before it."""
+    R, M, device = len(prompts), model.shape.M, model.flat.device
+    cache = model.new_cache(R, answering=True)
+    writing = Writing()
+    slots = torch.as_tensor(orders, device=device).unbind(1)  # M of (R,)
+    logits = model.ask_first(torch.as_tensor(prompts.astype(np.int64), device=device), slots[0], cache)
+    for t in range(M):
+        tokens = writing.write(slots[t], logits)
+        if t < M - 1:
+            logits = model.ask_next(tokens, slots[t], slots[t + 1], cache)
+    return writing.done()
 
 
 class Writing:
     """Answers in progress, one slot per step."""
 
-    def __init__(self, model: Model, rows: int) -> None:
-        size, device = (rows, model.shape.M), model.flat.device
-        self.responses = torch.zeros(size, dtype=torch.int64, device=device)
-        self.steps = torch.zeros(size, dtype=torch.int64, device=device)
-        self.confidences = torch.zeros(size, device=device)
+    def __init__(self) -> None:
+        self.slots: list[Tensor] = []
+        self.tokens: list[Tensor] = []
+        self.logits: list[Tensor] = []
 
-    def write(self, t: int, slots: Tensor, logits: Tensor) -> Tensor:
+    def write(self, slots: Tensor, logits: Tensor) -> Tensor:
         """Writes the most likely tokens (R,) under logits (R, V) into slots (R,), and returns them."""
-        where, tokens = slots[:, None], logits.argmax(-1, keepdim=True)
-        self.responses.scatter_(1, where, tokens)
-        self.confidences.scatter_(1, where, logits.float().softmax(-1).gather(1, tokens))
-        self.steps.scatter_(1, where, t + 1)
-        return tokens[:, 0]
+        tokens = logits.argmax(-1)
+        self.slots.append(slots)
+        self.tokens.append(tokens)
+        self.logits.append(logits)
+        return tokens
 
     def done(self) -> Generation:
-        responses, steps, confidences = (x.cpu().numpy() for x in (self.responses, self.steps, self.confidences))
+        slots, tokens = torch.stack(self.slots, 1), torch.stack(self.tokens, 1)  # (R, M)
+        confidences = torch.stack(self.logits, 1).float().softmax(-1).amax(-1)
+        steps = torch.arange(1, len(self.slots) + 1, device=slots.device).expand_as(slots)
+        by_slot = (torch.empty_like(x).scatter_(1, slots, x) for x in (tokens, steps, confidences))
+        responses, steps, confidences = (x.cpu().numpy() for x in by_slot)
         return Generation(responses, steps, confidences, last_step=steps.shape[1])

@@ -100,7 +100,7 @@ def _denoise(
     filled_at = torch.zeros_like(responses)
     confidences = torch.zeros(responses.shape, device=device)
     for t in range(steps - 1, -1, -1):
-        logits = model.denoise(x, responses, masked).float()  # (R, M, V)
+        logits = model.denoise(x, responses, masked, answering=True).float()  # (R, M, V)
         responses = torch.where(masked | rewrite, logits.argmax(-1), responses)
         confidences = torch.where(masked | rewrite, logits.softmax(-1).amax(-1), confidences)
         before, masked = masked, fill(logits, masked, t)

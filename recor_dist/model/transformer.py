@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -39,67 +40,132 @@ from recor_dist.core.rng import rng
 Coordinates = Mapping[str, np.ndarray]
 
 ALIGNMENT = 16  # floats; each parameter starts on a cache line of the flat buffer
+WORTHWHILE = 2**21  # multiply-adds of a product from which oneDNN's layout pays
+
+Pair = tuple[Tensor, Tensor]  # weight and bias, or keys and values
 
 
-class Cache:
-    """Keys and values of the main stream, layer by layer, in buffers that are written in place.
+class Weights(NamedTuple):
+    """The parameters of a block the way a pass reads them."""
 
-    They have room for M more entries after the main stream: the branches of `Model.branch_order_logits`. A block that
-    is passed several times has a layer for each pass.
-    """
-
-    def __init__(self, k: Tensor, v: Tensor, positions: Tensor) -> None:
-        self.k, self.v = k, v  # (loops * layers, B, H, N + 2 M, D/H)
-        self.positions = positions  # (N + 1 + M, D), computed once: the weights do not change while a cache is in use
-        self.length = 0  # entries that all layers hold
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes new entries of one layer; returns all entries of that layer. The caller advances `length`."""
-        end = self.length + k.shape[2]
-        self.k[layer, :, :, self.length : end] = k
-        self.v[layer, :, :, self.length : end] = v
-        return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
-
-
-Append = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # `Cache.append` of one layer
+    heads: int
+    ln_1: Pair
+    query: Pair
+    key_value: Pair
+    attn_proj: Pair
+    ln_2: Pair
+    fc: Pair
+    proj: Pair
 
 
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.width, self.heads = config.width, config.heads
         self.c_attn = nn.Linear(config.width, 3 * config.width)  # query, key, value
         self.c_proj = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, append: Append | None) -> Tensor:
-        """x (B, S, D): the first `new` positions write keys and values, those from `start` on read them."""
-        D = self.width
-        weight, bias = self.c_attn.weight, self.c_attn.bias
-        q = self._split(F.linear(x[:, start:], weight[:D], bias[:D]))  # (B, H, S - start, D/H)
-        k = v = x.new_empty(x.shape[0], self.heads, 0, D // self.heads)
-        if new:
-            k, v = (self._split(half) for half in F.linear(x[:, :new], weight[D:], bias[D:]).split(D, dim=-1))
-        if append is not None:
-            k, v = append(k, v)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, S - start, D)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, S, D) -> (B, H, S, D/H)
-
 
 class Block(nn.Module):
+    """The parameters of a block under GPT-2's names; `pass_block` is what they do."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.width, self.heads = config.width, config.heads
         self.ln_1 = nn.LayerNorm(config.width)
         self.attn = Attention(config)
         self.ln_2 = nn.LayerNorm(config.width)
         self.c_fc = nn.Linear(config.width, 4 * config.width)
         self.c_proj = nn.Linear(4 * config.width, config.width)
 
-    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, append: Append | None) -> Tensor:
-        x = x[:, start:] + self.attn(self.ln_1(x), new, start, mask, append)
-        return x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x))))
+    def weights(self) -> Weights:
+        def both(module: nn.LayerNorm | nn.Linear) -> Pair:
+            return module.weight, module.bias
+
+        (weight, bias), D = both(self.attn.c_attn), self.width
+        return Weights(
+            heads=self.heads,
+            ln_1=both(self.ln_1),
+            query=(weight[:D], bias[:D]),
+            key_value=(weight[D:], bias[D:]),
+            attn_proj=both(self.attn.c_proj),
+            ln_2=both(self.ln_2),
+            fc=both(self.c_fc),
+            proj=both(self.c_proj),
+        )
+
+    def forward(self, x: Tensor, new: int, start: int, mask: Tensor | None, onednn: bool = False) -> Tensor:
+        return pass_block(self.weights(), x, new, start, mask, None, onednn)
+
+
+class Cache:
+    """Keys and values of the main stream, layer by layer, in buffers that are written in place.
+
+    In a rollout they have room for M more entries after the main stream: the branches of `Model.branch_order_logits`. A
+    block that is passed several times has a layer for each pass.
+    """
+
+    def __init__(self, k: Tensor, v: Tensor, positions: Tensor, blocks: list[Weights], onednn: bool) -> None:
+        self.k, self.v = k.unbind(), v.unbind()  # of (loops * layers, B, H, room, D/H)
+        # Weights do not change while a cache is in use, so what depends on them alone is computed once.
+        self.positions = positions  # (N + 1 + M, D)
+        self.blocks = blocks
+        self.onednn = onednn  # for all passes with this cache, see `operand`
+        self.length = 0  # entries that all layers hold
+
+    def append(self, layer: int, new: Pair | None) -> Pair:
+        """Writes new entries of one layer, if any; returns all entries of that layer. The caller advances `length`."""
+        end = self.length
+        if new is not None:
+            end += new[0].shape[2]
+            self.k[layer][:, :, self.length : end] = new[0]
+            self.v[layer][:, :, self.length : end] = new[1]
+        return self.k[layer][:, :, :end], self.v[layer][:, :, :end]
+
+
+def pass_block(
+    w: Weights,
+    x: Tensor,
+    new: int,
+    start: int,
+    mask: Tensor | None,
+    append: Callable[[Pair | None], Pair] | None,  # `Cache.append` of one layer
+    onednn: bool,
+) -> Tensor:
+    """Passes x (B, S, D) through a block: the first `new` positions write keys and values, those from `start` on read
+    them; returns (B, S - start, D)."""
+
+    def split(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (w.heads, -1)).transpose(1, 2)  # (B, S, D) -> (B, H, S, D/H)
+
+    def linear(x: Tensor, weight_and_bias: Pair) -> Tensor:
+        return F.linear(operand(x, onednn), *weight_and_bias).to_dense()
+
+    D = x.shape[-1]
+    h = F.layer_norm(x, (D,), *w.ln_1)
+    kv = None
+    if new:
+        k, v = linear(h if new == h.shape[1] else h[:, :new], w.key_value).split(D, dim=-1)
+        kv = split(k), split(v)
+    if append is not None:
+        kv = append(kv)
+    assert kv is not None
+    if start:
+        x, h = x[:, start:], h[:, start:]
+    q = split(linear(h, w.query))
+    y = F.scaled_dot_product_attention(q, *kv, attn_mask=mask)
+    x = x + linear(y.transpose(1, 2).flatten(2), w.attn_proj)
+    h = operand(F.layer_norm(x, (D,), *w.ln_2), onednn)
+    return x + F.linear(F.gelu(F.linear(h, *w.fc)), *w.proj).to_dense()
+
+
+def operand(x: Tensor, onednn: bool) -> Tensor:
+    """x (B, S, D), in oneDNN's layout if that makes its product with a D x D matrix or a larger one faster.
+
+    Torch multiplies float32 matrices with MKL, and with oneDNN only those in its layout. On AMD processors with
+    AVX-512, which MKL does not use there, oneDNN is twice as fast. It rounds differently, so `onednn` is set for
+    answers, and not for training, whose results are recorded bit for bit.
+    """
+    return x.to_mkldnn() if onednn and x.numel() * x.shape[-1] >= WORTHWHILE else x
 
 
 @dataclass(frozen=True)
@@ -235,22 +301,28 @@ class Model(nn.Module):
         """(B,), (B,) -> (B, 1, D): one written token per row."""
         return (self.wte(tokens) + self._slots(slots, positions))[:, None]
 
+    def _token_query(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """(B,) -> (B, 1, D): one query per row."""
+        return (self.token_query + self._slots(slots, positions))[:, None]
+
     def _order_queries(self, rows: int, steps: int) -> Tensor:
         """(rows, steps * C, D): the C query vectors, repeated for each step."""
         assert self.order_query is not None
         return self.order_query.repeat(steps, 1).expand(rows, -1, -1)
 
-    def _run(self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None) -> Tensor:
+    def _run(
+        self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None, onednn: bool = False
+    ) -> Tensor:
         """Runs all blocks. The last one skips outputs before `start`: only their keys and values are needed."""
         last = self.config.loops * len(self.blocks) - 1
         for layer in range(last + 1):
-            x = self.blocks[layer % len(self.blocks)](
-                x,
-                new,
-                start if layer == last else 0,
-                mask[start:] if mask is not None and layer == last else mask,
-                None if cache is None else partial(cache.append, layer),
-            )
+            index, begin = layer % len(self.blocks), start if layer == last else 0
+            visible = mask[begin:] if mask is not None and begin else mask
+            if cache is None:
+                x = self.blocks[index](x, new, begin, visible, onednn)
+            else:
+                append = partial(cache.append, layer)
+                x = pass_block(cache.blocks[index], x, new, begin, visible, append, cache.onednn)
         if cache is not None:
             cache.length += new
         return self.ln_f(x)
@@ -288,12 +360,13 @@ class Model(nn.Module):
         y = self._run(x, new=x.shape[1], start=self.shape.N, mask=self._mask(self._stream_mask, 0, x), cache=None)
         return self.token_head(y)
 
-    def denoise(self, prompts: Tensor, responses: Tensor, masked: Tensor) -> Tensor:
+    def denoise(self, prompts: Tensor, responses: Tensor, masked: Tensor, answering: bool = False) -> Tensor:
         """Logits (B, M, V) at every slot of responses (B, M), with the slots in `masked` (B, M) hidden."""
         N, M, positions = self.shape.N, self.shape.M, self._positions()
         tokens = torch.where(masked[..., None], self.token_query, self.wte(responses))
         x = torch.cat([self._prompt(prompts, positions), tokens + positions[N + 1 :]], dim=1)  # (B, N + 1 + M, D)
-        return self.token_head(self._run(x, new=N + 1 + M, start=N + 1, mask=None, cache=None))
+        onednn = answering and self._onednn_can()
+        return self.token_head(self._run(x, new=N + 1 + M, start=N + 1, mask=None, cache=None, onednn=onednn))
 
     # --- attention masks ---------------------------------------------------------------------------------------------
 
@@ -331,13 +404,23 @@ class Model(nn.Module):
 
     # --- step by step, with a cache ----------------------------------------------------------------------------------
 
-    def new_cache(self, rows: int) -> Cache:
-        device, config = self.flat.device.type, self.config
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.flat.dtype
-        depth, room = config.loops * config.layers, self.shape.N + 2 * self.shape.M
+    def new_cache(self, rows: int, answering: bool = False) -> Cache:
+        """A cache for a rollout, or for `answering` prompts: without room for branches, and oneDNN may multiply."""
+        config = self.config
+        depth, room = config.loops * config.layers, self.shape.N + (1 if answering else 2) * self.shape.M
         size = (depth, rows, config.heads, room, config.width // config.heads)
-        k, v = (self.flat.new_empty(size, dtype=dtype) for _ in range(2))
-        return Cache(k, v, self._positions())
+        k, v = (self.flat.new_empty(size, dtype=self._dtype()) for _ in range(2))
+        blocks = [block.weights() for block in cast("Iterator[Block]", iter(self.blocks))]
+        return Cache(k, v, self._positions(), blocks, onednn=answering and self._onednn_can())
+
+    def _dtype(self) -> torch.dtype:
+        """Of products, keys and values."""
+        device = self.flat.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.flat.dtype
+
+    def _onednn_can(self) -> bool:
+        on = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+        return on and self.flat.device.type == "cpu" and self._dtype() == torch.float32
 
     def start(self, prompts: Tensor, cache: Cache) -> Tensor:
         """Reads the prompts (B, N) into an empty cache; returns the order logits of s_1 (B, M)."""
@@ -371,9 +454,22 @@ class Model(nn.Module):
 
     def ask(self, slots: Tensor, cache: Cache) -> Tensor:
         """Token logits (B, V) for one slot per row (B,), given everything in the cache."""
-        x = (self.token_query + self._slots(slots, cache.positions))[:, None]
-        y = self._run(x, new=0, start=0, mask=None, cache=cache)
+        y = self._run(self._token_query(slots, cache.positions), new=0, start=0, mask=None, cache=cache)
         return self.token_head(y[:, 0])
+
+    def ask_first(self, prompts: Tensor, asked: Tensor, cache: Cache) -> Tensor:
+        """Reads the prompts (B, N) into an empty cache and asks for one slot per row (B,): token logits (B, V)."""
+        return self._write_and_ask(self._prompt(prompts, cache.positions), asked, cache)
+
+    def ask_next(self, tokens: Tensor, slots: Tensor, asked: Tensor, cache: Cache) -> Tensor:
+        """Writes one token per row (B,) at its slot (B,) and asks for another slot (B,): token logits (B, V)."""
+        return self._write_and_ask(self._token(tokens, slots, cache.positions), asked, cache)
+
+    def _write_and_ask(self, x: Tensor, asked: Tensor, cache: Cache) -> Tensor:
+        """One pass in place of two: the query may see all of x (B, S, D) and the cache, so no mask is needed."""
+        new = x.shape[1]
+        x = torch.cat([x, self._token_query(asked, cache.positions)], dim=1)
+        return self.token_head(self._run(x, new=new, start=new, mask=None, cache=cache)[:, 0])
 
     def ask_all(self, queries: Tensor, cache: Cache) -> Tensor:
         """Token logits (B, M, K, V) for the queries (B, M, K) of whole trajectories, from the full cache."""

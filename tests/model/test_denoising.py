@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from recor_dist.core.messages import Generation
 from recor_dist.core.method_settings import MdmConfig
@@ -92,7 +93,12 @@ def test_there_are_T_forward_passes_and_nothing_is_left_masked(
 ) -> None:
     model, _, prompts = setting()
     passes, denoise = [], model.denoise
-    monkeypatch.setattr(model, "denoise", lambda *inputs: passes.append(int(inputs[2].sum())) or denoise(*inputs))
+
+    def count(x: torch.Tensor, responses: torch.Tensor, masked: torch.Tensor, **settings: bool) -> torch.Tensor:
+        passes.append(int(masked.sum()))
+        return denoise(x, responses, masked, **settings)
+
+    monkeypatch.setattr(model, "denoise", count)
     generation = answer(model, prompts, noise(), steps=T)
     assert len(passes) == T
     assert passes[0] == R * M, "all slots are masked at first"

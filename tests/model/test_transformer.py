@@ -9,6 +9,7 @@ import torch
 
 from recor_dist.core.config import ModelConfig
 from recor_dist.core.messages import Shape
+from recor_dist.model import transformer
 from recor_dist.model.transformer import Block, Model, filled_slots
 from tests.conftest import small_model
 from tests.slow_model import SlowModel, State
@@ -151,6 +152,23 @@ def test_a_denoiser_lets_every_position_see_every_other(settings: dict[str, Any]
     for b in range(B):
         response = [None if hidden else token for token, hidden in zip(responses[b].tolist(), masked[b], strict=True)]
         np.testing.assert_allclose(logits[b].detach(), slow.denoised_logits(prompts[b].tolist(), response), atol=1e-10)
+
+
+def test_products_by_onednn_are_for_answers_in_float32_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training and rollouts must not change by a bit, whatever library is the faster one."""
+    monkeypatch.setattr(transformer, "WORTHWHILE", 0)
+    model = small_model()
+    assert not model.new_cache(B, answering=True).onednn, "oneDNN has no float64"
+    model.move("cpu", torch.float32)
+    prompts, responses, _, _ = trajectories()
+    masked = torch.tensor([[True] * M, [False] * M, [True, False, False, True]])
+    with torch.inference_mode():
+        assert model.new_cache(B, answering=True).onednn == torch.backends.mkldnn.is_available()
+        assert not model.new_cache(B).onednn
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert not model.new_cache(B, answering=True).onednn
+        trained, answered = (model.denoise(prompts, responses, masked, answering) for answering in (False, True))
+    torch.testing.assert_close(trained, answered, rtol=1e-4, atol=1e-5)
 
 
 def test_no_position_sees_a_masked_token() -> None:
