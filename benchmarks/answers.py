@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel  # pyright: ignore[reportMissingImports]: an extra
 
 from recor_dist.core.config import ModelConfig
 from recor_dist.core.messages import Shape
@@ -21,11 +22,12 @@ from recor_dist.model.decoding import generate
 from recor_dist.model.denoising import denoise_adaptively, margin
 from recor_dist.model.transformer import Model
 
+transformers: Any = import_module("transformers")  # an extra, which the type checker may not find
 SIZE, SHAPE = ModelConfig(layers=3, width=384, heads=12), Shape(N=20, M=20, V=7)
 
 
 def gpt2() -> Callable[[np.ndarray], object]:
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         vocab_size=SHAPE.V + 1,
         n_positions=SHAPE.N + 1 + SHAPE.M,
         n_embd=SIZE.width,
@@ -35,8 +37,8 @@ def gpt2() -> Callable[[np.ndarray], object]:
         eos_token_id=None,
         pad_token_id=SHAPE.V,
     )
-    model = GPT2LMHeadModel(config).eval()
-    greedy = GenerationConfig(
+    model = transformers.GPT2LMHeadModel(config).eval()
+    greedy = transformers.GenerationConfig(
         max_new_tokens=SHAPE.M, min_new_tokens=SHAPE.M, do_sample=False, use_cache=True, pad_token_id=SHAPE.V
     )
 
