@@ -161,9 +161,9 @@ def pass_block(
 def operand(x: Tensor, onednn: bool) -> Tensor:
     """x (B, S, D), in oneDNN's layout if that makes its product with a D x D matrix or a larger one faster.
 
-    Torch multiplies float32 matrices with MKL, and with oneDNN only those in its layout. On AMD processors with
-    AVX-512, which MKL does not use there, oneDNN is twice as fast. It rounds differently, so `onednn` is set for
-    answers, and not for training, whose results are recorded bit for bit.
+    Torch multiplies float32 matrices with MKL, and with oneDNN only those in its layout. On an AMD processor with
+    AVX-512, oneDNN was twice as fast (docs/benchmarks.md). It rounds differently, so `onednn` is set for answers, and
+    not for training, whose results are recorded bit for bit.
     """
     return x.to_mkldnn() if onednn and x.numel() * x.shape[-1] >= WORTHWHILE else x
 
