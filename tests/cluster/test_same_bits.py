@@ -111,8 +111,10 @@ def test_every_method_gives_the_same_result_with_gradients_and_with_batches(
 
 @pytest.mark.usefixtures("one_ray")
 def test_actors_share_a_gpu_and_the_learner_takes_a_whole_one(tmp_path: Path, config_in: Configure) -> None:
-    local = train(config_in(f"out={tmp_path}/local"))
+    long_enough = "epochs=30"  # for the second actor to join
+    local = train(config_in(long_enough, f"out={tmp_path}/local"))
     overrides = [
+        long_enough,
         "engine=ray",
         "device=auto",
         "actors.count=auto",
