@@ -2,7 +2,8 @@
 
 For each shape, one core rolls out a ticket, learns from it, and multiplies two large matrices, in turns. The share of a
 part is its FLOPs per second divided by those of the matrix product around it: 1 would mean that nothing but matrix
-products takes time. Every number is a median over the turns.
+products takes time. Every number is a median over the turns. Torch multiplies with MKL; with oneDNN (model.onednn),
+which is faster on some CPUs, a share can exceed 1.
 
 With `precision=bfloat16` as an argument, both run in that precision, too, and a line says whether it pays on this CPU.
 `profile` as an argument prints which operators of the first shape take the time.
@@ -29,9 +30,11 @@ from recor_dist.methods import make_learner, make_worker
 TURNS = 9
 SIDE = 1024  # of the matrices
 FEW = ["task.test_rows=50", "task.val_rows=50", "epochs=10"]
+SIX = ["scale=laptop", "task=sudoku", "task.size=6", "model.layers=3", "batch_size=64", "rollout_size=32"]
 SHAPES = {
     "laptop ARG": ["scale=laptop", "task=arg", "task.train_rows=2000", *FEW],
     "laptop Sudoku": ["scale=laptop", "task=sudoku", "task.train_rows=500", *FEW],
+    "6x6 Sudoku, 3 layers of width 64": [*SIX, "task.train_rows=500", *FEW],
     "paper ARG": ["scale=paper", "task=arg", "task.train_rows=2000", "batch_size=256", "rollout_size=256", *FEW],
     "paper Sudoku": ["scale=paper", "task=sudoku", "task.train_rows=200", "batch_size=32", "rollout_size=32", *FEW],
 }
@@ -49,6 +52,12 @@ def make_parts(folder: str, overrides: list[str]) -> dict[str, Part]:
     worker.load(0, learner.model.weights())
     batch = worker.roll_out(Ticket(0, 0, 0))
     return {"rollout": lambda: worker.roll_out(Ticket(0, 0, 0)), "update": lambda: learner.update([batch])}
+
+
+def with_onednn(parts: dict[str, Part], folder: str, overrides: list[str]) -> dict[str, Part]:
+    """The same parts with model.onednn, in addition."""
+    faster = make_parts(folder, [*overrides, "model.onednn=true"])
+    return parts | {f"{name} with oneDNN": part for name, part in faster.items()}
 
 
 def flops_of(part: Part) -> int:
@@ -69,7 +78,8 @@ def seconds_of(part: Part, at_least: float = 0.2) -> float:
 def measure(parts: dict[str, Part], dtype: torch.dtype = torch.float32) -> None:
     matrices = [torch.randn(SIDE, SIDE, dtype=dtype) for _ in range(2)]
     product = lambda: matrices[0] @ matrices[1]  # noqa: E731
-    flops = {name: flops_of(part) for name, part in parts.items()}
+    # Torch does not count products by oneDNN; the same part without it has the same ones.
+    flops = {name: flops_of(parts[name.removesuffix(" with oneDNN")]) for name in parts}
     shares: dict[str, list[float]] = {name: [] for name in parts}
     speeds = [2 * SIDE**3 / seconds_of(product)]
     for _ in range(TURNS):
@@ -112,7 +122,7 @@ def main() -> None:
             if "profile" in words:
                 show_profile(parts)
                 return
-            measure(parts)
+            measure(with_onednn(parts, folder, overrides))
             if "precision=bfloat16" in words:
                 compare_precisions(folder, overrides)
 

@@ -82,6 +82,12 @@ class ModelConfig:
     loops: int = setting(
         1, "passes through the blocks, with the same weights each time", at_least=1, at_most=1024, newer=True
     )
+    onednn: bool = setting(
+        False,
+        "multiply float32 matrices with oneDNN instead of MKL when training on a CPU; faster on AMD with AVX-512, and "
+        "rounds differently",
+        newer=True,
+    )
 
 
 @dataclass
@@ -334,6 +340,8 @@ def _check_sizes(config: Config) -> None:
             f"batch_size={config.batch_size}: must be a multiple of rollout_size={config.rollout_size}; "
             f"nearest: {-(-config.batch_size // config.rollout_size) * config.rollout_size}"
         )
+    if config.model.onednn and config.learner.compile:
+        raise Mistake("model.onednn=true: torch.compile chooses products itself; omit it, or use learner.compile=false")
 
 
 def _check_source(config: Config) -> None:

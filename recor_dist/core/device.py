@@ -56,7 +56,9 @@ def autocast(config: Config) -> AbstractContextManager:
 
 def fingerprint(config: Config) -> dict[str, str | int]:
     """What two processes must have in common to agree bit for bit."""
-    return {
+    # Where torch has no oneDNN, MKL or its substitute multiplies.
+    onednn = {"onednn": int(torch.backends.mkldnn.is_available())} if config.model.onednn else {}
+    return onednn | {
         "device": torch.cuda.get_device_name() if config.device == "cuda" else platform.machine(),
         "cpu": _cpu_vendor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),

@@ -162,8 +162,8 @@ def operand(x: Tensor, onednn: bool) -> Tensor:
     """x (B, S, D), in oneDNN's layout if that makes its product with a D x D matrix or a larger one faster.
 
     Torch multiplies float32 matrices with MKL, and with oneDNN only those in its layout. On an AMD processor with
-    AVX-512, oneDNN was twice as fast (docs/benchmarks.md). It rounds differently, so `onednn` is set for answers, and
-    not for training, whose results are recorded bit for bit.
+    AVX-512, oneDNN was twice as fast (docs/benchmarks.md). It rounds differently, so `onednn` is always set for
+    answers, and for training only with model.onednn, which is part of a run's identity.
     """
     return x.to_mkldnn() if onednn and x.numel() * x.shape[-1] >= WORTHWHILE else x
 
@@ -311,9 +311,10 @@ class Model(nn.Module):
         return self.order_query.repeat(steps, 1).expand(rows, -1, -1)
 
     def _run(
-        self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None, onednn: bool = False
+        self, x: Tensor, new: int, start: int, mask: Tensor | None, cache: Cache | None, answering: bool = False
     ) -> Tensor:
         """Runs all blocks. The last one skips outputs before `start`: only their keys and values are needed."""
+        onednn = cache.onednn if cache is not None else self._onednn(answering)
         last = self.config.loops * len(self.blocks) - 1
         for layer in range(last + 1):
             index, begin = layer % len(self.blocks), start if layer == last else 0
@@ -322,7 +323,7 @@ class Model(nn.Module):
                 x = self.blocks[index](x, new, begin, visible, onednn)
             else:
                 append = partial(cache.append, layer)
-                x = pass_block(cache.blocks[index], x, new, begin, visible, append, cache.onednn)
+                x = pass_block(cache.blocks[index], x, new, begin, visible, append, onednn)
         if cache is not None:
             cache.length += new
         return self.ln_f(x)
@@ -365,8 +366,7 @@ class Model(nn.Module):
         N, M, positions = self.shape.N, self.shape.M, self._positions()
         tokens = torch.where(masked[..., None], self.token_query, self.wte(responses))
         x = torch.cat([self._prompt(prompts, positions), tokens + positions[N + 1 :]], dim=1)  # (B, N + 1 + M, D)
-        onednn = answering and self._onednn_can()
-        return self.token_head(self._run(x, new=N + 1 + M, start=N + 1, mask=None, cache=None, onednn=onednn))
+        return self.token_head(self._run(x, new=N + 1 + M, start=N + 1, mask=None, cache=None, answering=answering))
 
     # --- attention masks ---------------------------------------------------------------------------------------------
 
@@ -405,20 +405,23 @@ class Model(nn.Module):
     # --- step by step, with a cache ----------------------------------------------------------------------------------
 
     def new_cache(self, rows: int, answering: bool = False) -> Cache:
-        """A cache for a rollout, or for `answering` prompts: without room for branches, and oneDNN may multiply."""
+        """A cache for a rollout, or for `answering` prompts, which has no room for branches."""
         config = self.config
         depth, room = config.loops * config.layers, self.shape.N + (1 if answering else 2) * self.shape.M
         size = (depth, rows, config.heads, room, config.width // config.heads)
         k, v = (self.flat.new_empty(size, dtype=self._dtype()) for _ in range(2))
         blocks = [block.weights() for block in cast("Iterator[Block]", iter(self.blocks))]
-        return Cache(k, v, self._positions(), blocks, onednn=answering and self._onednn_can())
+        return Cache(k, v, self._positions(), blocks, onednn=self._onednn(answering))
 
     def _dtype(self) -> torch.dtype:
         """Of products, keys and values."""
         device = self.flat.device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.flat.dtype
 
-    def _onednn_can(self) -> bool:
+    def _onednn(self, answering: bool) -> bool:
+        """True if oneDNN multiplies: it is asked to, and it can."""
+        if not (answering or self.config.onednn):
+            return False
         on = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
         return on and self.flat.device.type == "cpu" and self._dtype() == torch.float32
 

@@ -75,6 +75,21 @@ def test_ray_with_any_number_of_actors_gives_the_weights_of_one_process(
         assert len(records(out)) == len(theirs), "each of them once"
 
 
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("mode", ["true", "false"])
+def test_muon_coordinates_loops_and_onednn_give_the_same_weights_on_ray(
+    mode: str, tmp_path: Path, config_in: Configure
+) -> None:
+    # Tickets are large enough for oneDNN: see `operand`.
+    sizes = ["task.length=6", "model.width=64", "rollout_size=32", "batch_size=64", "task.test_rows=30", "eval.every=0"]
+    ours = ["learner.optimizer=muon", "model.positions=coordinates", "model.loops=2", "model.onednn=true"]
+    local = train(config_in(*sizes, *ours, f"out={tmp_path}/local"))
+    result = train(config_in(*sizes, *ours, *RAY, "actors.count=2", f"actors.gradients={mode}", f"out={tmp_path}/ray"))
+    assert result["weights_sha256"] == local["weights_sha256"]
+    mkl = train(config_in(*sizes, *ours, "model.onednn=false", f"out={tmp_path}/mkl"))
+    assert mkl["weights_sha256"] != local["weights_sha256"], "oneDNN was used, and rounds differently"
+
+
 def _key(record: dict) -> tuple:
     return record["step"], *(key for key in record if key.startswith("eval/"))
 

@@ -148,6 +148,7 @@ REFUSED = {
     "lag=-1": ["lag=-1: must be at least 0"],
     "device=gpu": ["device=gpu: allowed: auto, cpu, cuda"],
     "method.exploration=entrpy": ["allowed: uniform, entropy, topk", "did you mean entropy?"],
+    "model.onednn=true learner.compile=true": ["model.onednn=true", "learner.compile=false"],
     "model.heads=3": ["model.heads=3: must divide model.width=16", "allowed: 1, 2, 4, 8, 16"],
     "batch_size=40": ["batch_size=40: must be a multiple of rollout_size=16", "nearest: 48"],
     "task.modulus=9": ["task.modulus=9: must be a prime"],
@@ -249,12 +250,14 @@ def test_help_names_every_setting(tmp_path: Path) -> None:
 )
 def test_identity_omits_placement_and_nothing_else(of_task: list[str]) -> None:
     newer = [  # omitted at their defaults, because they are newer than the first runs
-        "learner.compile=true", "learner.optimizer=muon", "learner.muon_lr=0.1", "learner.muon_momentum=0.9",
+        "learner.optimizer=muon", "learner.muon_lr=0.1", "learner.muon_momentum=0.9",
         "learner.muon_decay=0.1", "model.deviation=0.1", "model.positions=coordinates", "model.loops=2",
         "method.random_contexts=0.5", "method.random_contexts_end=0.1",
     ]  # fmt: skip
-    config = compose(["scale=smoke", *newer, *of_task])
-    everything, identity = set(flatten(config)), set(flatten(config, identity_only=True))
+    exclusive = "learner.compile=true", "model.onednn=true"
+    configs = [compose(["scale=smoke", one, *newer, *of_task]) for one in exclusive]
+    everything = set(flatten(configs[0]))
+    identity = {key for config in configs for key in flatten(config, identity_only=True)}
     assert everything - identity == {
         "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
         "checkpoint.every", "checkpoint.keep", "actors.count", "actors.gradients", "actors.num_cpus", "actors.num_gpus",

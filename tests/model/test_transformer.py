@@ -268,3 +268,29 @@ def _without_padding(model: Model, weights: np.ndarray) -> np.ndarray:
 def test_filled_slots_are_those_of_earlier_steps() -> None:
     filled = filled_slots(torch.tensor([[2, 0, 1]]))
     assert filled.tolist() == [[[False, False, False], [False, False, True], [True, False, True]]]
+
+
+@VARIANTS
+@pytest.mark.parametrize("C", [0, 2])
+def test_training_with_onednn_gives_the_same_streams_and_gradients(
+    C: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(transformer, "WORTHWHILE", 0)
+    results = []
+    for onednn in (False, True):
+        model = small_model(C, onednn=onednn, **settings).move("cpu", torch.float32)
+        gradient = model.share_gradients()
+        with torch.profiler.profile() as profiler:
+            streams = model(*trajectories())
+        by_onednn = any(event.name == "aten::mkldnn_linear" for event in profiler.events() or [])
+        assert by_onednn == onednn
+        (streams.tokens.square().sum() + streams.order.square().sum()).backward()
+        with torch.inference_mode():
+            cache = model.new_cache(B)
+            assert cache.onednn == onednn
+            first = model.start(trajectories()[0], cache)
+        results.append([streams.tokens, streams.order, gradient / gradient.norm(), first])
+    for mkl, onednn in zip(*results, strict=True):
+        torch.testing.assert_close(onednn, mkl, rtol=1e-4, atol=1e-5)
