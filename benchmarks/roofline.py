@@ -28,6 +28,8 @@ from recor_dist.core.messages import Ticket
 from recor_dist.methods import make_learner, make_worker
 
 TURNS = 9
+TURNS_OF_LARGE = 3  # for parts of many seconds
+LARGE = 10**12  # FLOPs
 SIDE = 1024  # of the matrices
 FEW = ["task.test_rows=50", "task.val_rows=50", "epochs=10"]
 SIX = ["scale=laptop", "task=sudoku", "task.size=6", "model.layers=3", "batch_size=64", "rollout_size=32"]
@@ -82,7 +84,7 @@ def measure(parts: dict[str, Part], dtype: torch.dtype = torch.float32) -> None:
     flops = {name: flops_of(parts[name.removesuffix(" with oneDNN")]) for name in parts}
     shares: dict[str, list[float]] = {name: [] for name in parts}
     speeds = [2 * SIDE**3 / seconds_of(product)]
-    for _ in range(TURNS):
+    for _ in range(TURNS if max(flops.values()) < LARGE else TURNS_OF_LARGE):
         for name, part in parts.items():
             speed = flops[name] / seconds_of(part)
             speeds.append(2 * SIDE**3 / seconds_of(product))
