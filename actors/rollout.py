@@ -32,33 +32,35 @@ def rollout(method: RecorConfig, model: Model, rows: Rows, random: np.random.Gen
 
     cache = model.new_cache(R)
     filled = torch.zeros(R, M, dtype=torch.bool, device=device)
-    order, queries, valid = [], [], []
+    written, order_logits = [], []
     logits = model.start(prompts, cache)
     for t in range(M):
         slots = logits.masked_fill(filled, -torch.inf).argmax(-1)  # (R,)
         slots[: len(orders)] = orders[:, t]
-        asked, usable = choose_queries(method, logits, filled, slots, noise[:, t])
-        order.append(slots)
-        queries.append(asked)
-        valid.append(usable)
+        written.append(slots)
+        order_logits.append(logits)
         filled.scatter_(1, slots[:, None], True)
         if t < M - 1:
             logits = model.step(responses.gather(1, slots[:, None])[:, 0], slots, cache)
 
-    batch_order, batch_queries = torch.stack(order, 1), torch.stack(queries, 1)  # (R, M), (R, M, K)
-    answers = responses.gather(1, batch_queries.flatten(1)).view_as(batch_queries)
-    logits = model.ask_all(batch_queries, cache).float()
+    # The rest does not depend on the step before, so it takes one call for all steps.
+    order = torch.stack(written, 1)  # (R, M)
+    queries, valid = choose_queries(
+        method, torch.stack(order_logits, 1), filled_slots(order), order, noise
+    )  # (R, M, K)
+    answers = responses.gather(1, queries.flatten(1)).view_as(queries)
+    logits = model.ask_all(queries, cache).float()
     log_p = logits.log_softmax(-1).gather(-1, answers[..., None])[..., 0]  # (R, M, K)
     rewards = sparse_reward(log_p, method.eta) if method.reward == "sparse" else log_p
-    value = next_values(method, model, batch_order, batch_queries, answers, cache) if method.gamma else None
+    value = next_values(method, model, order, queries, answers, cache) if method.gamma else None
     return RecorBatch(
         version=version,
         prompts=prompts.cpu().numpy(),
-        tokens=responses.gather(1, batch_order).cpu().numpy(),
-        order=batch_order.cpu().numpy(),
-        queries=batch_queries.cpu().numpy(),
+        tokens=responses.gather(1, order).cpu().numpy(),
+        order=order.cpu().numpy(),
+        queries=queries.cpu().numpy(),
         answers=answers.cpu().numpy(),
-        valid=torch.stack(valid, 1).cpu().numpy(),
+        valid=valid.cpu().numpy(),
         rewards=rewards.cpu().numpy(),
         targets=targets(method, rewards, value).cpu().numpy(),
     )
@@ -81,7 +83,8 @@ def random_orders(method: RecorConfig, random: np.random.Generator, R: int, M: i
 def choose_queries(
     method: RecorConfig, logits: Tensor, filled: Tensor, written: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The slots to query at one step and which of them are valid, both (R, K), or (R, K + 1) with include_greedy.
+    """The slots to query in some states and which of them are valid, both (..., K), or (..., K + 1) with
+    include_greedy. Of each state: order logits, filled slots and noise (..., M), and the slot that is written (...).
 
     The top K of uniform noise are a uniform sample without duplicates. The top K of Q/alpha + Gumbel noise are a sample
     from the policy (Gumbel-top-K). With include_greedy the slot that is about to be written is queried, too (the greedy
@@ -94,12 +97,12 @@ def choose_queries(
         if method.exploration == "entropy":
             # The PPO-like policy is the softmax of the logits themselves; sampling from it keeps that loss on-policy.
             scores = (scores if method.algorithm == "ppo" else scores / method.alpha) + noise
-    closed = filled.scatter(1, written[:, None], True) if method.include_greedy else filled
-    slots = scores.masked_fill(closed, -torch.inf).topk(method.token_queries, dim=-1).indices  # (R, K)
-    usable = ~closed.gather(1, slots)
+    closed = filled.scatter(-1, written[..., None], True) if method.include_greedy else filled
+    slots = scores.masked_fill(closed, -torch.inf).topk(method.token_queries, dim=-1).indices  # (..., K)
+    usable = ~closed.gather(-1, slots)
     if method.include_greedy:
-        slots = torch.cat([slots, written[:, None]], dim=1)
-        usable = torch.cat([usable, torch.ones_like(usable[:, :1])], dim=1)
+        slots = torch.cat([slots, written[..., None]], dim=-1)
+        usable = torch.cat([usable, torch.ones_like(usable[..., :1])], dim=-1)
     return slots, usable
 
 

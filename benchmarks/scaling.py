@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import defaultdict
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -32,6 +33,7 @@ import ray
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from actors.pool import Command, Pool
 from benchmarks.engine import SETTLE, configure, pass_steps, seconds_of_local, seconds_of_ray
 from data.prepare import open_data
 from data.shards import Dataset
@@ -70,8 +72,8 @@ MODES = {
 }
 
 
-def start_on_ray(config: Config, data: Dataset, state: LearnerState) -> RayEngine:
-    return RayEngine(config, data, 100_000, state, [], lambda: state, lambda machine: machine)
+def start_on_ray(config: Config, data: Dataset, state: LearnerState, engine: type[RayEngine] = RayEngine) -> RayEngine:
+    return engine(config, data, 100_000, state, [], lambda: state, lambda machine: machine)
 
 
 def on_cores(folder: str, overrides: list[str]) -> None:
@@ -145,6 +147,23 @@ def stand_ins(seconds: float, weights: int) -> AbstractContextManager:
     return patch.object(Crew, "start_actor", lambda _: actor.remote(seconds, weights))
 
 
+@dataclass
+class AddingPool(Pool):
+    """The learner only adds, as on a GPU that it shares with an actor, and the first step waits for all actors."""
+
+    leads_alone: bool = False
+    count: int = 0  # actors
+
+    def decide(self, now: float) -> list[Command]:
+        return super().decide(now) if len(self.actors) == self.count else []
+
+
+class EngineOfStandIns(RayEngine):
+    def _make_pool(self, weights: int, step: int) -> Pool:
+        pool = super()._make_pool(weights, step)
+        return AddingPool(**vars(pool) | {"leads_alone": False, "count": self.config.actors.count})
+
+
 def seconds_of_ticket(config: Config, data: Dataset) -> float:
     """Rollout and gradient on one core of this machine."""
     worker = make_worker(config, data)
@@ -184,13 +203,11 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def with_stand_ins(config: Config, data: Dataset, state: LearnerState, seconds: float) -> str:
-    engine = start_on_ray(config, data, state)
+    engine = start_on_ray(config, data, state, EngineOfStandIns)
     count, groups = config.actors.count, config.batch_size // config.rollout_size
     assert isinstance(count, int)
     try:
         events = engine.events(lambda: False)
-        while len(engine.pool.actors) < count:
-            next(events)
         first = pass_steps(engine, events, engine.pool.learned + 2)
         began, before, added = time.perf_counter(), cpu_seconds(), engine.meter.whole.publish
         steps = pass_steps(engine, events, first + STEPS) - first
@@ -210,6 +227,7 @@ def with_stand_ins(config: Config, data: Dataset, state: LearnerState, seconds: 
 
 def on_pretended_machines(folder: str, name: str) -> None:
     fixed = ["scale=paper", "device=cpu", "precision=float32", "eval.every=0", "checkpoint.every=1000000"]
+    fixed.append("allow_mixed=true")  # stand-ins have no fingerprint
     overrides = [*fixed, f"data.dir={folder}", "actors.gradients=true", *MODELS[name]]
     config = compose(overrides)
     data = open_data(config, task_of(config))
