@@ -19,10 +19,12 @@ from recor_dist.core.setting import Mistake, setting
 from recor_dist.figures.ablations import ABLATIONS, draw_series, find_series
 from recor_dist.figures.compute import costs, draw_costs
 from recor_dist.figures.curves import draw_training, training_lines
-from recor_dist.figures.groups import SCALES, Group, conditions, group_runs, label, with_defaults
+from recor_dist.figures.groups import SCALES, Group, conditions, group_runs, label, title_of, with_defaults
+from recor_dist.figures.order_map import draw_orders_of_runs
 from recor_dist.figures.report_page import report_page
 from recor_dist.figures.style import to_bytes
 from recor_dist.figures.tables import cell, compute_table, main_table, other_table, run_table, table
+from recor_dist.record.published import ENDING, read_published
 from recor_dist.record.runs import Run, deduplicate, read_folder, read_mlflow
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 class Report:
     """Markdown that refers to its figures, and the figures by name."""
 
+    folder: str = "figures"  # of the figures, relative to the report
     lines: list[str] = field(default_factory=list)
     figures: dict[str, bytes] = field(default_factory=dict)
 
@@ -40,7 +43,7 @@ class Report:
         while name in self.figures:
             name += "-again"
         self.figures[name] = to_bytes(figure, "svg")
-        self.lines += [f"![{about}](figures/{name}.svg)", ""]
+        self.lines += [f"![{about}]({self.folder}/{name}.svg)", ""]
 
 
 ABOUT_MATCH = """\
@@ -56,14 +59,15 @@ ReCOR without order queries.
 """
 
 
-def write(runs: Sequence[Run], places: Sequence[str]) -> Report:
-    """The whole report of some runs without duplicates."""
+def write(runs: Sequence[Run], places: Sequence[str], notes: str = "", folder: str = "figures") -> Report:
+    """The whole report of some runs without duplicates. `notes`: Markdown for its beginning."""
     groups = group_runs(runs)
-    report = Report()
+    report = Report(folder)
     finished = sum(run.finished for run in runs)
     unfinished = f" Not counted because unfinished: {len(runs) - finished}." if finished < len(runs) else ""
-    found = f"From {', '.join(f'`{place}`' for place in places)}: {finished} finished runs.{unfinished}"
-    report.lines += ["# Report", "", f"{found} All are listed at the end.", "", "## Exact match", "", ABOUT_MATCH]
+    found = f"From {', '.join(f'`{place}`' for place in places)}. Finished runs: {finished}.{unfinished}"
+    report.lines += ["# Report", "", f"{found} All are listed at the end.", "", *notes.splitlines()]
+    report.lines += ["## Exact match", "", ABOUT_MATCH]
     scales = [scale for scale in SCALES if any(g.scale == scale for g in groups)]
     for scale in scales:
         report.lines += main_table(groups, scale)
@@ -71,6 +75,7 @@ def write(runs: Sequence[Run], places: Sequence[str]) -> Report:
     report.lines += [f"Nothing was run at {' and '.join(absent)}.", ""] if absent else []
     _write_compute(report, groups)
     _write_training(report, groups)
+    _write_orders(report, groups)
     _write_ablations(report, groups)
     report.lines += ["## Other settings of a method", ""]
     report.lines += other_table(groups) or ["None were run.", ""]
@@ -84,8 +89,7 @@ def _write_compute(report: Report, groups: Sequence[Group]) -> None:
         title = f"{label(condition)}, `scale={condition[0]}`"
         if lines := compute_table(groups, condition):
             report.lines += [f"### {title}", "", *lines]
-            points = costs(with_defaults(groups, condition))
-            plain = title.replace("`", "")
+            points, plain = costs(with_defaults(groups, condition)), title_of(condition)
             if len(points) > 1:
                 report.figure(f"compute {plain}", f"Accuracy against FLOPs, {plain}", draw_costs(plain, points))
 
@@ -93,11 +97,19 @@ def _write_compute(report: Report, groups: Sequence[Group]) -> None:
 def _write_training(report: Report, groups: Sequence[Group]) -> None:
     report.lines += ["## Training curves", ""]
     for condition in conditions(groups):
-        title = f"{label(condition)}, scale={condition[0]}".replace("`", "")
+        title = title_of(condition)
         if lines := training_lines(groups, condition):
             report.figure(
                 f"training {title}", f"Validation accuracy over training, {title}", draw_training(title, lines)
             )
+
+
+def _write_orders(report: Report, groups: Sequence[Group]) -> None:
+    report.lines += ["## Generation order", "", "Of one run per method, the one with the lowest seed.", ""]
+    for condition in conditions(groups):
+        title = title_of(condition)
+        for name, figure in draw_orders_of_runs(title, [g.runs[0] for g in with_defaults(groups, condition)]).items():
+            report.figure(f"{name} {title}", f"{name.replace('_', ' ').capitalize()}, {title}", figure)
 
 
 def _write_ablations(report: Report, groups: Sequence[Group]) -> None:
@@ -131,7 +143,7 @@ ABOUT = [
 class ReportConfig:
     """Where the runs are recorded, and where the report is written."""
 
-    runs: tuple[str, ...] = setting((), "folder of a run, or a folder that contains several")
+    runs: tuple[str, ...] = setting((), "folder of a run, a folder that contains several, or a .jsonl file of results")
     mlflow: tuple[str, ...] = setting((), "MLflow tracking URI, such as http://127.0.0.1:5000 or sqlite:///mlflow.db")
     out: str = setting("report", "folder for report.md, report.html and figures/")
 
@@ -149,22 +161,29 @@ def find_places(config: ReportConfig) -> tuple[list[str], list[str]]:
     return folders, uris
 
 
+def save(report: Report, figures: Path, page: Path) -> None:
+    """Writes the page and, to their folder, its figures."""
+    figures.mkdir(parents=True, exist_ok=True)
+    for name, content in report.figures.items():
+        (figures / f"{name}.svg").write_bytes(content)
+    page.write_text("\n".join(report.lines))
+
+
 def main(config: ReportConfig) -> None:
     set_up_logging()
     folders, uris = find_places(config)
     runs: list[Run] = []
-    for read, places in ((read_folder, folders), (read_mlflow, uris)):
-        for place in places:
-            log.info("reading %s", place)
-            runs += read(place)
+    for place in folders:
+        log.info("reading %s", place)
+        runs += read_published(Path(place)) if place.endswith(ENDING) else read_folder(place)
+    for uri in uris:
+        log.info("reading %s", uri)
+        runs += read_mlflow(uri)
     runs = deduplicate(runs)
     log.info("drawing %d runs", len(runs))
     report = write(runs, [*folders, *uris])
     folder = Path(config.out)
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    for name, content in report.figures.items():
-        (folder / "figures" / f"{name}.svg").write_bytes(content)
-    (folder / "report.md").write_text("\n".join(report.lines))
+    save(report, folder / report.folder, folder / "report.md")
     (folder / "report.html").write_text(report_page("\n".join(report.lines), report.figures))
     print(f"{len(runs)} runs; {folder / 'report.html'} and {folder / 'report.md'}")
 

@@ -78,7 +78,7 @@ def test_the_main_table_lists_what_was_run_and_what_was_not() -> None:
     assert "- ARG: ReCOR, AR-GT, AO-ARM, SufMDM" in table
     assert "- MUL: any method" in table
     assert "Nothing was run at `scale=paper` and `scale=laptop`." in table
-    assert "4 finished runs. Not counted because unfinished: 1." in report
+    assert "Finished runs: 4. Not counted because unfinished: 1." in report
     assert rows_of(report[report.index("## All runs") :])["`method=ar_gt`"][4:6] == ["running", "18"]
 
 
@@ -236,6 +236,8 @@ def to_mlflow(tmp_path: Path) -> Callable[[list[Run]], str]:
                 if isinstance(value, int | float)
             ]
             client.log_batch(made, params=params[:100], metrics=metrics)
+            if run.orders:
+                client.log_dict(made, run.orders, "orders.json")
             client.set_terminated(made, "FINISHED" if run.finished else "KILLED")
         return uri
 

@@ -47,7 +47,7 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
         done += count
         now = time.monotonic()
         if now - printed > SECONDS_BETWEEN_LINES:
-            left = _clock((now - began) / done * (total - done))
+            left = clock((now - began) / done * (total - done))
             log.info("%s: %s of %s, %s left", title, f"{done:,}", f"{total:,}", left)
             printed = now
 
@@ -98,7 +98,7 @@ class TrainingDisplay:
         losses = "  ".join(f"{k.removeprefix('loss/')} {v:.3f}" for k, v in metrics.items() if k.startswith("loss/"))
         reward = f"  reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else ""
         line = f"step {done:,}/{self.steps:,}  {rate:.1f}/s  {losses}{reward}  val {self.accuracy}"
-        left = f"{_clock((self.steps - done) / rate)} left"
+        left = f"{clock((self.steps - done) / rate)} left"
         if self.bar:
             self.bar.update(self.task, completed=done, line=line, left=left)
         else:
@@ -106,7 +106,8 @@ class TrainingDisplay:
             self.printed = now
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds, such as 1:05:09 or 5:09."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

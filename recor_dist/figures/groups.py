@@ -100,6 +100,11 @@ def label(condition: Condition) -> str:
     return TASKS[task].name + (f", {', '.join(f'`{word}`' for word in common)}" if common else "")
 
 
+def title_of(condition: Condition) -> str:
+    """The same with the scale, as plain text for the title of a figure."""
+    return f"{label(condition)}, scale={condition[0]}".replace("`", "")
+
+
 def with_defaults(groups: Iterable[Group], condition: Condition) -> list[Group]:
     """The groups under a condition whose method has its default settings."""
     return [g for g in groups if g.condition == condition and not g.own]

@@ -3,7 +3,7 @@
 Drawn from the content of a run's orders.json: for each decoder, how many test answers filled each slot at each step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from matplotlib.ticker import MaxNLocator
 
 from data.tasks import TASKS
 from recor_dist.core.config import Config, TaskConfig
-from recor_dist.core.names import name_of, split_steps
+from recor_dist.core.names import name_of, place_of, split_steps
 from recor_dist.figures.style import INK, PALETTE, caption, hide_unused, new_figure, styled
-from recor_dist.methods import METHODS
+from recor_dist.methods import METHODS, headline_decoder
 from recor_dist.model.evaluation import mean_steps
+from recor_dist.record.runs import Run
 
 
 def shares(fills: np.ndarray, rows: int) -> np.ndarray:
@@ -53,8 +54,24 @@ def draw_orders(title: str, config: Config, orders: Mapping[str, Any]) -> dict[s
     # Decoders of two steps have no order worth showing.
     decoders = [name for name in METHODS[config.method.name].decoders(config.method) if not split_steps(name)[1]]
     fills = {name: (np.array(orders[name]["fills"]), orders[name]["rows"]) for name in decoders}
+    return _draw(title, config.task, fills)
+
+
+def draw_orders_of_runs(title: str, runs: Sequence[Run]) -> dict[str, Figure]:
+    """The same figures with a panel for each run's headline decoder, for runs on one task whose orders are known."""
+    fills: dict[str, tuple[np.ndarray, int]] = {}
+    for run in runs:
+        decoder = headline_decoder(run.config)
+        if run.orders and decoder in run.orders:
+            fills[decoder] = np.array(run.orders[decoder]["fills"]), run.orders[decoder]["rows"]
+    return _draw(title, runs[0].config.task, dict(sorted(fills.items(), key=lambda item: place_of(item[0]))))
+
+
+def _draw(title: str, task: TaskConfig, fills: Mapping[str, tuple[np.ndarray, int]]) -> dict[str, Figure]:
+    if not fills:
+        return {}
     figures = {"order_map": draw_order_map(title, {name: shares(*part) for name, part in fills.items()})}
-    if board := Board.of(config.task):
+    if board := Board.of(task):
         means = {name: mean_steps(*part) for name, part in fills.items()}
         figures["order_board"] = draw_boards(title, means, board)
     return figures

@@ -20,7 +20,7 @@ from recor_dist.core.setting import Mistake
 from recor_dist.figures.calibration import draw_run_calibration
 from recor_dist.figures.compute import costs, draw_costs
 from recor_dist.figures.curves import draw_run, run_panels
-from recor_dist.figures.groups import conditions, group_runs, label
+from recor_dist.figures.groups import conditions, group_runs, title_of
 from recor_dist.figures.order_map import draw_orders
 from recor_dist.figures.style import to_bytes
 from recor_dist.methods import headline_decoder
@@ -83,6 +83,6 @@ def draw_sweep(outs: Sequence[str], sweep: str) -> list[str]:
     for index, condition in enumerate(conditions(groups)):
         chosen = [g for g in groups if g.condition == condition]
         name = "flops_accuracy" if index == 0 else f"flops_accuracy_{index + 1}"
-        figure = draw_costs(f"{label(condition)}, scale={condition[0]}".replace("`", ""), costs(chosen))
+        figure = draw_costs(title_of(condition), costs(chosen))
         written.append(folder.write_picture(name, to_bytes(figure, "png")))
     return written

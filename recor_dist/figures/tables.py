@@ -145,11 +145,11 @@ def run_table(runs: Sequence[Run]) -> list[str]:
     rows = []
     for run in sorted(runs, key=lambda run: run.place):
         config = run.config
-        accuracy = run.decoders.get(headline_decoder(config), {}).get("exact_match")
-        shown = "" if accuracy is None else f"{accuracy:.3f}"
+        figures = run.decoders.get(headline_decoder(config), {})
+        shown = [f"{figures[metric]:.3f}" if metric in figures else "" for metric in ("exact_match", "kendall_tau")]
         status = run.status if run.reproducible else f"{run.status}, `reproducible=false`"
         method = "SufMDM" if getattr(config.method, "suffix", False) else name_of(config.method.name)
         text = [f"`{run.place}`", f"`{config.scale}`", TASKS[config.task.name].name, method, str(config.seed), status]
-        rows.append([*text, f"{run.steps:,}", shown, f"`{run.weights[:8]}`" if run.weights else ""])
-    head = ["run", "scale", "task", "method", "seed", "status", "steps", "exact match", "weights sha256"]
+        rows.append([*text, f"{run.steps:,}", *shown, f"`{run.weights[:8]}`" if run.weights else ""])
+    head = ["run", "scale", "task", "method", "seed", "status", "steps", "exact match", "tau", "weights sha256"]
     return table(head, rows, left=6)

@@ -48,7 +48,7 @@ MODEL = "model"
 DELIVERED = "track.json"
 SENDER_LOG = "track.log"
 SENDER_LOCK = ".track.lock"
-ARTIFACTS = (RESULT, REPLAY, PICTURES, MODEL)  # what MLflow keeps as files, in the order they are sent
+ARTIFACTS = (RESULT, ORDERS, REPLAY, PICTURES, MODEL)  # what MLflow keeps as files, in the order they are sent
 
 
 @dataclass(frozen=True)

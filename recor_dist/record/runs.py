@@ -3,7 +3,9 @@
 Runs with the same identity end in the same weights, so a run that is found twice counts once.
 """
 
+import json
 import logging
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +16,7 @@ from recor_dist.core.config import Config, digest, flatten, unflatten
 from recor_dist.core.setting import Mistake
 from recor_dist.record.delivery import prepare_mlflow
 from recor_dist.record.journal import read_metrics
-from recor_dist.record.run_folder import RunFolder, find_runs
+from recor_dist.record.run_folder import ORDERS, RunFolder, find_runs
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ class Run:
     steps: int  # recorded so far
     weights: str | None = None  # SHA-256 of the final weights
     reproducible: bool = True
+    orders: dict[str, Any] | None = None  # how often each slot was filled at each step, by decoder
+    machine: dict[str, Any] | None = None  # what it was computed on
+    seconds: float | None = None  # that it took, if it was not interrupted
 
     @cached_property
     def config(self) -> Config:
@@ -104,6 +109,9 @@ def read_run(place: str) -> Run:
         steps=max((record["step"] for record in records), default=0),
         weights=result["weights_sha256"] if result else None,
         reproducible=about.get("reproducible", True),
+        orders=folder.read_orders() if result else None,
+        machine=about.get("machine"),
+        seconds=result.get("seconds_of_last_start") if result else None,
     )
 
 
@@ -177,4 +185,13 @@ def _from_mlflow(client: Any, found: Any) -> Run:
         steps=max((point.step for point in [*points, *last]), default=0),
         weights=tags.get("weights_sha256"),
         reproducible=tags.get("reproducible", "True").lower() != "false",
+        orders=_orders_in_mlflow(client, found.info.run_id) if finished else None,
     )
+
+
+def _orders_in_mlflow(client: Any, run: str) -> dict[str, Any] | None:
+    """Of a finished run; older runs have not sent them."""
+    if not any(file.path == ORDERS for file in client.list_artifacts(run)):
+        return None
+    with tempfile.TemporaryDirectory() as folder, open(client.download_artifacts(run, ORDERS, folder)) as file:
+        return json.load(file)
