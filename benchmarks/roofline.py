@@ -5,8 +5,8 @@ part is its FLOPs per second divided by those of the matrix product around it: 1
 products takes time. Every number is a median over the turns. Torch multiplies with MKL; with oneDNN (model.onednn),
 which is faster on some CPUs, a share can exceed 1.
 
-With `precision=bfloat16` as an argument, both run in that precision, too, and a line says whether it pays on this CPU.
-`profile` as an argument prints which operators of the first shape take the time.
+Names of shapes as arguments choose among them. With `precision=bfloat16`, both parts run in that precision, too, and
+a line says whether it pays on this CPU. `profile` prints which operators take the time.
 """
 
 import statistics
@@ -34,7 +34,7 @@ SIDE = 1024  # of the matrices
 FEW = ["task.test_rows=50", "task.val_rows=50", "epochs=10"]
 SIX = ["scale=laptop", "task=sudoku", "task.size=6", "model.layers=3", "batch_size=64", "rollout_size=32"]
 SHAPES = {
-    "laptop ARG": ["scale=laptop", "task=arg", "task.train_rows=2000", *FEW],
+    "laptop ARG": ["scale=laptop", "task=arg", "task.length=8", "model.onednn=false", "task.train_rows=2000", *FEW],
     "laptop Sudoku": ["scale=laptop", "task=sudoku", "task.train_rows=500", *FEW],
     "6x6 Sudoku, 3 layers of width 64": [*SIX, "task.train_rows=500", *FEW],
     "paper ARG": ["scale=paper", "task=arg", "task.train_rows=2000", "batch_size=256", "rollout_size=256", *FEW],
@@ -98,11 +98,17 @@ def measure(parts: dict[str, Part], dtype: torch.dtype = torch.float32) -> None:
 
 def compare_precisions(folder: str, overrides: list[str]) -> None:
     """How much faster bfloat16 is: turns of float32 and bfloat16 alternate."""
-    both = [make_parts(folder, [*overrides, f"precision={name}"]) for name in ("float32", "bfloat16")]
-    for name in both[0]:
-        pairs = [[seconds_of(parts[name]) for parts in both] for _ in range(TURNS)]
-        ratios = [slow / fast for slow, fast in pairs]
-        print(f"  {name} in bfloat16: {statistics.median(ratios):.2f} times as fast as in float32")
+    settings = {
+        "float32": ["precision=float32"],
+        "float32 with oneDNN": ["precision=float32", "model.onednn=true"],
+        "bfloat16": ["precision=bfloat16"],
+    }
+    parts = {kind: make_parts(folder, [*overrides, *words]) for kind, words in settings.items()}
+    for name in parts["float32"]:
+        turns = [{kind: seconds_of(parts[kind][name]) for kind in parts} for _ in range(TURNS)]
+        for kind in list(parts)[:2]:
+            ratio = statistics.median(turn[kind] / turn["bfloat16"] for turn in turns)
+            print(f"  {name} in bfloat16: {ratio:.2f} times as fast as in {kind}")
     sys.stdout.flush()
 
 
@@ -118,12 +124,13 @@ def main() -> None:
     words = sys.argv[1:]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        for name, overrides in SHAPES.items():
+        for name in [name for name in SHAPES if name in words] or SHAPES:
             print(name)
+            overrides = SHAPES[name]
             parts = make_parts(folder, overrides)
             if "profile" in words:
                 show_profile(parts)
-                return
+                continue
             measure(with_onednn(parts, folder, overrides))
             if "precision=bfloat16" in words:
                 compare_precisions(folder, overrides)
