@@ -4,7 +4,8 @@ PYTHON ?= python3
 .PHONY: run test tests test-slow lint
 
 run: .venv/installed
-	.venv/bin/python -m recor_dist.run task=arg method=recor scale=laptop
+	.venv/bin/python -m recor_dist.run task=arg method=recor scale=laptop out=runs/demo
+	.venv/bin/python -m recor_dist.compare run=runs/demo with=docs/results/arg.jsonl
 
 # Files in their own order, because the longest ones, in tests/cluster, would otherwise start last.
 PYTEST = .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -46,7 +46,7 @@ BATCH = 256  # prompts of a request that are answered together
 ABOUT = [
     "Packages the newest weights of a run as an MLflow model: safetensors and code, no pickle.",
     "",
-    "  python -m recor_dist.packaged out=runs/arg-recor-laptop-seed0-43183b57 folder=model",
+    "  python -m recor_dist.packaged out=runs/demo folder=model",
     "  mlflow models serve --model-uri model --env-manager local",
 ]
 

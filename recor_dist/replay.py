@@ -12,7 +12,7 @@ from recor_dist.core.setting import setting
 ABOUT = [
     "Writes one HTML file that replays test answers step by step.",
     "",
-    "  python -m recor_dist.replay out=runs/arg-recor-laptop-seed0-43183b57",
+    "  python -m recor_dist.replay out=runs/demo",
     "  python -m recor_dist.replay out=runs/one beside=runs/another rows=40 file=both.html",
     "  python -m recor_dist.replay out=runs/arg-mdm-... decoders=mdm,adamdm_margin",
 ]

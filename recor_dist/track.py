@@ -24,7 +24,7 @@ INCOMPLETE = 3  # exit code of a sender that could not deliver everything
 ABOUT = [
     "Sends MLflow everything that a run or a sweep has recorded in its folder and that MLflow does not have yet.",
     "",
-    "  python -m recor_dist.track sync out=runs/arg-recor-laptop-seed0-43183b57",
+    "  python -m recor_dist.track sync out=runs/demo",
     "  MLFLOW_TRACKING_URI=http://host:5000 python -m recor_dist.track sync out=runs/sweep-0a1b2c3d",
     "",
     "The record goes to MLFLOW_TRACKING_URI; if that is not set, to the store that was used last, else to MLflow's own",
