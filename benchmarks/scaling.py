@@ -82,32 +82,37 @@ def on_cores(folder: str, overrides: list[str]) -> None:
     data = open_data(config, task_of(config))
     state = initial_state(lay_out(config, data.shape), config.seed)
     local = LocalEngine(config, data, 100_000, state, [])
-    engines = {name: start_on_ray(configure(folder, *overrides, *mode), data, state) for name, mode in MODES.items()}
-    try:
-        events = {name: engine.events(lambda: False) for name, engine in engines.items()}
-        for name in events:
-            while len(engines[name].pool.actors) < int(name[-1]):
-                next(event for event in events[name] if isinstance(event, Stepped))
-        time.sleep(SETTLE)
-        steps = max(3, round(ROUND / sum(seconds_of_local(local, 3))))
-        gains: dict[str, list[float]] = {name: [] for name in engines}
-        before = sum(seconds_of_local(local, steps))
-        seconds = [before]
-        for _ in range(ROUNDS):
-            for name in engines:
-                on_ray = seconds_of_ray(engines[name], events[name], steps)
-                time.sleep(SETTLE)
-                after = sum(seconds_of_local(local, steps))
-                gains[name].append((before + after) / 2 / on_ray)
-                before = after
-                seconds.append(after)
-    finally:
-        for engine in engines.values():
+    steps = max(3, round(ROUND / sum(seconds_of_local(local, 3))))
+    seconds, lines = [], []
+    for name, mode in MODES.items():
+        # One engine at a time: on two cores, the idle processes of the others would take their share.
+        engine = start_on_ray(configure(folder, *overrides, *mode), data, state)
+        try:
+            gains, local_seconds = gains_over(local, engine, steps)
+        finally:
             engine.close()
+        seconds += local_seconds
+        middle, span = statistics.median(gains), f"{min(gains):.2f} to {max(gains):.2f}"
+        lines.append(f"  {name}  {middle:.2f} times one core  ({span})")
     print(f"\n{' '.join(overrides)}: {1e3 * statistics.median(seconds):.1f} ms per step on one core")
-    for name, ratios in gains.items():
-        print(f"  {name}  {statistics.median(ratios):.2f} times one core  ({min(ratios):.2f} to {max(ratios):.2f})")
-    sys.stdout.flush()
+    print("\n".join(lines), flush=True)
+
+
+def gains_over(local: LocalEngine, engine: RayEngine, steps: int) -> tuple[list[float], list[float]]:
+    """The speed of rounds on Ray in multiples of the local rounds before and after them, and the seconds per step of
+    these."""
+    events, count = engine.events(lambda: False), engine.config.actors.count
+    assert isinstance(count, int)
+    while len(engine.pool.actors) < count:
+        next(event for event in events if isinstance(event, Stepped))
+    time.sleep(SETTLE)
+    gains, seconds = [], [sum(seconds_of_local(local, steps))]
+    for _ in range(ROUNDS):
+        on_ray = seconds_of_ray(engine, events, steps)
+        time.sleep(SETTLE)
+        seconds.append(sum(seconds_of_local(local, steps)))
+        gains.append((seconds[-2] + seconds[-1]) / 2 / on_ray)
+    return gains, seconds
 
 
 # --- with stand-ins --------------------------------------------------------------------------------------------------

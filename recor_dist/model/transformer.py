@@ -50,6 +50,7 @@ class Weights(NamedTuple):
 
     heads: int
     ln_1: Pair
+    query_key_value: Pair
     query: Pair
     key_value: Pair
     attn_proj: Pair
@@ -85,6 +86,7 @@ class Block(nn.Module):
         return Weights(
             heads=self.heads,
             ln_1=both(self.ln_1),
+            query_key_value=(weight, bias),
             query=(weight[:D], bias[:D]),
             key_value=(weight[D:], bias[D:]),
             attn_proj=both(self.attn.c_proj),
@@ -142,8 +144,11 @@ def pass_block(
 
     D = x.shape[-1]
     h = F.layer_norm(x, (D,), *w.ln_1)
-    kv = None
-    if new:
+    q = kv = None
+    if append is not None and new == h.shape[1] and not start:  # a gradient would round differently
+        q, k, v = linear(h, w.query_key_value).split(D, dim=-1)
+        kv = split(k), split(v)
+    elif new:
         k, v = linear(h if new == h.shape[1] else h[:, :new], w.key_value).split(D, dim=-1)
         kv = split(k), split(v)
     if append is not None:
@@ -151,7 +156,7 @@ def pass_block(
     assert kv is not None
     if start:
         x, h = x[:, start:], h[:, start:]
-    q = split(linear(h, w.query))
+    q = split(linear(h, w.query) if q is None else q)
     y = F.scaled_dot_product_attention(q, *kv, attn_mask=mask)
     x = x + linear(y.transpose(1, 2).flatten(2), w.attn_proj)
     h = operand(F.layer_norm(x, (D,), *w.ln_2), onednn)

@@ -413,7 +413,7 @@ def test_a_run_is_recorded_in_the_store_that_mlflow_ui_shows_in_the_same_folder(
     assert run.info.artifact_uri.startswith(f"{tmp_path}/mlruns/")
     assert "git_commit" in run.data.tags or "source_sha256" in run.data.tags
     listed = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id)}
-    assert listed == {"model", "pictures", "replay.html", "result.json"}
+    assert listed == {"model", "orders.json", "pictures", "replay.html", "result.json"}
     drawn = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id, "pictures")}
     assert drawn == {f"pictures/{name}.png" for name in ("calibration", "curves", "order_map")}
     answers = [

@@ -242,4 +242,4 @@ def test_no_step_runs_tracking_code_while_a_server_never_responds(
     assert sync("out", server.uri, tmp_path).returncode == 0
     assert_complete(server.uri, run.out)
     listed = client_of(server.uri).list_artifacts(run_of(server.uri, run.out).info.run_id)
-    assert {file.path for file in listed} == {"model", "pictures", "replay.html", "result.json"}
+    assert {file.path for file in listed} == {"model", "orders.json", "pictures", "replay.html", "result.json"}
