@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 # For an estimate of which way is faster; only their ratio matters, and only roughly.
 FLOPS = {"cpu": 3e10, "cuda": 2e13}  # per second and process; a CPU's per thread
 BYTES = {"one node": 4e9, "nodes": 1e9}  # per second, through the object store or over the network
-STORE_SHARE = 0.25  # of the smallest object store, for gradients
+STORE_SHARE = 0.5  # of the smallest object store, for gradients
 
 
 def obstacle(config: Config) -> str | None:

@@ -77,8 +77,8 @@ def test_auto_estimates_which_way_is_faster_and_says_so(
     assert why in caplog.text
 
 
-def test_gradients_that_wait_take_a_quarter_of_the_smallest_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_wait_take_half_of_the_smallest_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     stores = [{"Alive": True, "Resources": {"object_store_memory": size}} for size in (8e9, 2e9)]
     monkeypatch.setattr(ray, "nodes", lambda: stores)
-    assert tickets_in_store(10_000_000) == 12
+    assert tickets_in_store(10_000_000) == 25
     assert tickets_in_store(1_000_000_000) == 2, "or no actor could work while one waits"
