@@ -268,7 +268,7 @@ class Model(nn.Module):
     def laid_out(self) -> Iterator[tuple[str, nn.Parameter, int]]:
         """Every parameter with its name and its offset in the flat buffer."""
         for name, parameter in self.named_parameters():
-            yield name, parameter, parameter.storage_offset()
+            yield name, parameter, int(parameter.storage_offset())
 
     def initialise(self, seed: int) -> None:
         """Sets v_0, GPT-2's initialization: normal, residual projections scaled by depth, biases 0, norms 1."""
