@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from actors.rewards import bce_label, mse_target, q_values, soft_value, sparse_reward
+from recor_dist.core.device import to_device
 from recor_dist.core.messages import RecorBatch, Rows
 from recor_dist.core.method_settings import RecorConfig
 from recor_dist.core.rng import gumbel
@@ -24,11 +25,11 @@ from recor_dist.model.transformer import Cache, Model, filled_slots
 def rollout(method: RecorConfig, model: Model, rows: Rows, random: np.random.Generator, version: int) -> RecorBatch:
     """Rolls out the policy over `rows` with the model's weights, which are v_version."""
     device = model.flat.device
-    prompts = torch.as_tensor(rows.prompts.astype(np.int64), device=device)
-    responses = torch.as_tensor(rows.responses.astype(np.int64), device=device)
+    prompts = to_device(rows.prompts.astype(np.int64), device)
+    responses = to_device(rows.responses.astype(np.int64), device)
     R, M = responses.shape
-    noise = torch.as_tensor(exploration_noise(method, random, R, M), device=device)
-    orders = torch.as_tensor(random_orders(method, random, R, M), device=device)  # of the first rows
+    noise = to_device(exploration_noise(method, random, R, M), device)
+    orders = to_device(random_orders(method, random, R, M), device)  # of the first rows
 
     cache = model.new_cache(R)
     filled = torch.zeros(R, M, dtype=torch.bool, device=device)

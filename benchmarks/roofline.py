@@ -12,20 +12,12 @@ a line says whether it pays on this CPU. `profile` prints which operators take t
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
-from data.prepare import open_data
-from data.tasks import task_of
-from recor_dist.core.compose import compose
-from recor_dist.core.device import set_up_torch
-from recor_dist.core.messages import Ticket
-from recor_dist.methods import make_learner, make_worker
+from recor_dist import check_gpu
+from recor_dist.check_gpu import Part, flops_of, seconds_of
 
 TURNS = 9
 TURNS_OF_LARGE = 3  # for parts of many seconds
@@ -40,41 +32,18 @@ SHAPES = {
     "paper ARG": ["scale=paper", "task=arg", "task.train_rows=2000", "batch_size=256", "rollout_size=256", *FEW],
     "paper Sudoku": ["scale=paper", "task=sudoku", "task.train_rows=200", "batch_size=32", "rollout_size=32", *FEW],
 }
-FIXED = ["engine=local", "device=cpu", "threads=1"]
-
-Part = Callable[[], object]
+FIXED = ["device=cpu", "threads=1"]
 
 
 def make_parts(folder: str, overrides: list[str]) -> dict[str, Part]:
-    """Rolling out a ticket, and learning from it."""
-    config = compose([*FIXED, "precision=float32", *overrides, f"data.dir={folder}"])
-    set_up_torch(config)
-    data = open_data(config, task_of(config))
-    worker, learner = make_worker(config, data), make_learner(config, data.shape, 100_000)
-    worker.load(0, learner.model.weights())
-    batch = worker.roll_out(Ticket(0, 0, 0))
-    return {"rollout": lambda: worker.roll_out(Ticket(0, 0, 0)), "update": lambda: learner.update([batch])}
+    """Rolling out a ticket, and learning from it, on one core."""
+    return check_gpu.make_parts([*FIXED, "precision=float32", *overrides, f"data.dir={folder}"])
 
 
 def with_onednn(parts: dict[str, Part], folder: str, overrides: list[str]) -> dict[str, Part]:
     """The same parts with model.onednn, in addition."""
     faster = make_parts(folder, [*overrides, "model.onednn=true"])
     return parts | {f"{name} with oneDNN": part for name, part in faster.items()}
-
-
-def flops_of(part: Part) -> int:
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # which counts plain products only
-        part()
-    return counter.get_total_flops()
-
-
-def seconds_of(part: Part, at_least: float = 0.2) -> float:
-    """Per call, over as many calls as fill that time."""
-    calls, began = 0, time.perf_counter()
-    while (passed := time.perf_counter() - began) < at_least:
-        part()
-        calls += 1
-    return passed / calls
 
 
 def measure(parts: dict[str, Part], dtype: torch.dtype = torch.float32) -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from learner.losses import LossSums, cross_entropy
+from recor_dist.core.device import to_device
 from recor_dist.core.messages import MaskedBatch, OrderBatch
 from recor_dist.core.method_settings import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig
 from recor_dist.model.transformer import Model, filled_slots
@@ -37,9 +38,9 @@ def ao_arm_loss(_: AoArmConfig, model: Model, batch: OrderBatch, __: None) -> Lo
 def mdm_loss(method: MdmConfig, model: Model, batch: MaskedBatch, _: None) -> LossSums:
     """Weighted cross-entropy l of the masked slots: alpha (1 - exp(-l))^gamma by token, and by time t."""
     prompts, responses = _tensors(model, batch.prompts, batch.responses)
-    masked = torch.tensor(batch.masked, device=model.flat.device)
+    masked = to_device(batch.masked, model.flat.device)
     losses = cross_entropy(model.denoise(prompts, responses, masked), responses) * masked  # (R, M)
-    weighted = losses * torch.as_tensor(time_weights(method, batch.times), device=losses.device)[:, None]
+    weighted = losses * to_device(time_weights(method, batch.times), losses.device)[:, None]
     if method.reweight_tokens:
         weighted = weighted * method.alpha * (-torch.expm1(-losses)) ** method.gamma
     total = weighted.sum()
@@ -55,4 +56,4 @@ def time_weights(method: MdmConfig, times: np.ndarray) -> np.ndarray:
 
 def _tensors(model: Model, *arrays: np.ndarray) -> list[Tensor]:
     """Copies of token ids and slots as int64, which torch indexes with. The batch may be shared and read-only."""
-    return [torch.as_tensor(array.astype(np.int64), device=model.flat.device) for array in arrays]
+    return [to_device(array.astype(np.int64), model.flat.device) for array in arrays]

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from learner.losses import LossSums
 from recor_dist.core.config import Config
-from recor_dist.core.device import autocast
+from recor_dist.core.device import autocast, to_device
 from recor_dist.core.messages import Ticket, TicketGradient
 from recor_dist.model.transformer import Model
 
@@ -42,8 +41,8 @@ class Gradients:
 
     def add_computed(self, gradient: np.ndarray) -> None:
         """Adds a ticket's gradient that was computed elsewhere. The array may be shared and read-only."""
-        if self.flat.is_cuda:
-            self.flat += torch.tensor(gradient, device=self.flat.device)
-        else:
+        if self.flat.device.type == "cpu":
             flat = self.flat.numpy()
             np.add(flat, gradient, out=flat)
+        else:
+            self.flat += to_device(gradient, self.flat.device)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recor_dist.core.device import to_device
 from recor_dist.core.messages import RecorBatch
 from recor_dist.core.method_settings import RecorConfig
 from recor_dist.model.transformer import Model, filled_slots
@@ -72,10 +73,10 @@ def recor_loss(method: RecorConfig, model: Model, batch: RecorBatch, moments: Re
     """lm_weight * LM + order_weight * (soft-Q or PPO-like) over the queries of one ticket."""
     device = model.flat.device
     order, queries, answers, valid, rewards, targets = (
-        torch.tensor(array, device=device)
+        to_device(array, device)
         for array in (batch.order, batch.queries, batch.answers, batch.valid, batch.rewards, batch.targets)
     )
-    prompts, tokens = (torch.tensor(array, device=device) for array in (batch.prompts, batch.tokens))
+    prompts, tokens = (to_device(array, device) for array in (batch.prompts, batch.tokens))
     streams = model(prompts, tokens, order, queries)
     lm = (cross_entropy(streams.tokens, answers) * valid).sum()
     logits = streams.order.float()  # (R, M, M)

@@ -3,11 +3,12 @@
 import ctypes
 import os
 import platform
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from recor_dist.core.config import Config
 from recor_dist.core.setting import Mistake
@@ -51,7 +52,19 @@ def _keep_freed_memory() -> None:
 
 
 def autocast(config: Config) -> AbstractContextManager:
-    return torch.autocast(config.device, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
+    return torch.autocast(config.device, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
+
+
+def staged(array: np.ndarray, device: torch.device) -> Tensor:
+    """A copy of an array in host memory, which may be shared and read-only; pinned if it goes on to a GPU, because only
+    copies from pinned memory run while this process prepares the next one."""
+    copy = torch.tensor(array)
+    return copy.pin_memory() if device.type == "cuda" else copy
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """A copy of an array on a device. This process does not wait for it, but later work on the device does."""
+    return staged(array, device).to(device, non_blocking=True)
 
 
 def fingerprint(config: Config) -> dict[str, str | int]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recor_dist.core.device import to_device
 from recor_dist.core.messages import Generation
 from recor_dist.model.transformer import Model
 
@@ -31,7 +32,7 @@ def generate(model: Model, prompts: np.ndarray, _: np.random.Generator | None = 
     cache = model.new_cache(R, answering=True)
     filled = torch.zeros(R, M, dtype=torch.bool, device=device)
     writing = Writing()
-    logits = model.start(torch.as_tensor(prompts.astype(np.int64), device=device), cache)
+    logits = model.start(to_device(prompts.astype(np.int64), device), cache)
     for t in range(M):
         slots = logits.masked_fill(filled, -torch.inf).argmax(-1)  # (R,)
         tokens = writing.write(slots, model.ask(slots, cache))
@@ -47,7 +48,7 @@ def generate_left_to_right(model: Model, prompts: np.ndarray, _: np.random.Gener
     R, M, device = len(prompts), model.shape.M, model.flat.device
     cache = model.new_cache(R, answering=True)
     writing = Writing()
-    logits = model.predict_first(torch.as_tensor(prompts.astype(np.int64), device=device), cache)
+    logits = model.predict_first(to_device(prompts.astype(np.int64), device), cache)
     for t in range(M):
         slots = torch.full((R,), t, device=device)
         tokens = writing.write(slots, logits)
@@ -68,8 +69,8 @@ def generate_in_orders(model: Model, prompts: np.ndarray, orders: np.ndarray) ->
     R, M, device = len(prompts), model.shape.M, model.flat.device
     cache = model.new_cache(R, answering=True)
     writing = Writing()
-    slots = torch.as_tensor(orders, device=device).unbind(1)  # M of (R,)
-    logits = model.ask_first(torch.as_tensor(prompts.astype(np.int64), device=device), slots[0], cache)
+    slots = to_device(orders, device).unbind(1)  # M of (R,)
+    logits = model.ask_first(to_device(prompts.astype(np.int64), device), slots[0], cache)
     for t in range(M):
         tokens = writing.write(slots[t], logits)
         if t < M - 1:

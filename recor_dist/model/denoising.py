@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recor_dist.core.device import to_device
 from recor_dist.core.messages import Generation
 from recor_dist.core.method_settings import MdmConfig
 from recor_dist.core.rng import gumbel
@@ -48,7 +49,7 @@ def denoise_vanilla(model: Model, prompts: np.ndarray, random: np.random.Generat
 
     def fill(logits: Tensor, masked: Tensor, t: int) -> Tensor:
         kept = random.random(masked.shape) >= 1 / (t + 1)
-        return masked & torch.as_tensor(kept, device=masked.device)
+        return masked & to_device(kept, masked.device)
 
     return _denoise(model, prompts, steps, fill, rewrite=False)
 
@@ -65,7 +66,7 @@ def denoise_adaptively(
 
     def fill(logits: Tensor, masked: Tensor, t: int) -> Tensor:
         noise = NOISE * t / steps * gumbel(random, masked.shape)
-        scores = score(logits) + torch.as_tensor(noise, device=masked.device)
+        scores = score(logits) + to_device(noise, masked.device)
         if not rewrite:
             scores = scores.masked_fill(~masked, torch.inf)
         lowest = scores.argsort(dim=1, stable=True)[:, : masked.shape[1] * t // steps]
@@ -94,7 +95,7 @@ def _denoise(
     The step of a slot is the pass that last filled it.
     """
     device = model.flat.device
-    x = torch.as_tensor(prompts.astype(np.int64), device=device)
+    x = to_device(prompts.astype(np.int64), device)
     responses = torch.zeros(len(prompts), model.shape.M, dtype=torch.int64, device=device)
     masked = torch.ones_like(responses, dtype=torch.bool)
     filled_at = torch.zeros_like(responses)

@@ -33,6 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recor_dist.core.config import ModelConfig
+from recor_dist.core.device import staged, to_device
 from recor_dist.core.messages import Shape
 from recor_dist.core.rng import rng
 
@@ -256,7 +257,7 @@ class Model(nn.Module):
         if self.flat.device.type == "cpu":
             np.copyto(self.flat.numpy(), weights)
         else:
-            self.flat.copy_(torch.tensor(weights))
+            self.flat.copy_(staged(weights, self.flat.device), non_blocking=True)
 
     def named_weights(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """The parameters in a flat array of weights, by name."""
@@ -272,7 +273,7 @@ class Model(nn.Module):
     def laid_out(self) -> Iterator[tuple[str, nn.Parameter, int]]:
         """Every parameter with its name and its offset in the flat buffer."""
         for name, parameter in self.named_parameters():
-            yield name, parameter, (parameter.data_ptr() - self.flat.data_ptr()) // self.flat.element_size()
+            yield name, parameter, int(parameter.storage_offset())
 
     def initialise(self, seed: int) -> None:
         """Sets v_0, GPT-2's initialization: normal, residual projections scaled by depth, biases 0, norms 1."""
@@ -380,7 +381,7 @@ class Model(nn.Module):
         key = (build.__name__, K, like.dtype, like.device)
         if key not in self._masks:
             with torch.inference_mode(False):  # a mask that a rollout has made may be needed for a gradient
-                allowed = torch.from_numpy(build(K)).to(like.device)
+                allowed = to_device(build(K), like.device)
                 self._masks[key] = like.new_zeros(allowed.shape).masked_fill(~allowed, -math.inf)
         return self._masks[key]
 

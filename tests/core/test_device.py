@@ -5,10 +5,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from recor_dist.core.config import Config, flatten
-from recor_dist.core.device import resolve_device
+from recor_dist.core.device import resolve_device, staged, to_device
 from recor_dist.engine.loop import train
 
 Configure = Callable[..., Config]
@@ -70,3 +73,27 @@ def test_a_compiled_learner_gives_the_same_bits_every_time_and_nearly_the_result
     compiled = [train(config_in(*overrides, "learner.compile=true", f"out={tmp_path}/{n}")) for n in range(2)]
     assert compiled[0]["weights_sha256"] == compiled[1]["weights_sha256"]
     assert compiled[0]["test"]["token_accuracy"] == pytest.approx(plain["test"]["token_accuracy"], abs=0.02)
+
+
+def test_copies_to_a_gpu_start_from_pinned_memory_and_nothing_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def to(tensor: Tensor, device: torch.device, non_blocking: bool = False) -> Tensor:
+        calls.append((device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: calls.append("pinned") or tensor)
+    monkeypatch.setattr(Tensor, "to", to)
+    array = np.arange(3)
+    to_device(array, torch.device("cuda"))
+    assert calls == ["pinned", ("cuda", True)]
+    staged(array, torch.device("cpu"))
+    assert calls[2:] == []
+
+
+def test_a_copy_shares_nothing_with_an_array_that_may_be_read_only() -> None:
+    array = np.arange(3, dtype=np.int16)
+    array.setflags(write=False)  # as it comes out of the object store
+    copy = to_device(array, torch.device("cpu"))
+    copy += 1
+    assert array.tolist() == [0, 1, 2] and copy.dtype == torch.int16
