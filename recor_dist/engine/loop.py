@@ -33,6 +33,7 @@ from data.tasks import task_of
 from learner.learner import LearnerState, initial_state
 from recor_dist.core.config import Config, total_steps
 from recor_dist.core.device import fingerprint, resolve_device, set_up_torch
+from recor_dist.core.memory import check_memory
 from recor_dist.core.messages import Cost, Shape
 from recor_dist.core.progress import TrainingDisplay
 from recor_dist.core.setting import Mistake
@@ -82,17 +83,22 @@ def train(config: Config, follow: Follow = lambda out, journal: None) -> dict[st
 
             check_gradients(config)
             stack.enter_context(ray_session.session())
-            resolve_device(config, ray_session.device_of_cluster(config) if ray_session.connect() else None)
+            on_cluster = ray_session.connect()
+            resolve_device(config, ray_session.device_of_cluster(config) if on_cluster else None)
         else:
+            on_cluster = False
             resolve_device(config)
         task = task_of(config)
+        shape = Shape(task.N, task.M, len(task.vocabulary.tokens))
+        if not on_cluster:  # else each process checks the machine it is on
+            check_memory(config, shape)
         config.out = config.out or default_out(config, task)
         if config.resume == "never" and not RunFolder.open(config.out).is_empty():
             raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto")
         folder = RunFolder.open(config.out, create=True)
         stack.enter_context(folder.training_lock())
         about = open_run(config, task, folder)
-        if result := read_confirmed(folder, lay_out(config, Shape(task.N, task.M, len(task.vocabulary.tokens)))):
+        if result := read_confirmed(folder, lay_out(config, shape)):
             log.info("this run is finished; its result is in %s", config.out)
             return result
         if config.engine == "local":

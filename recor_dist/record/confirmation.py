@@ -31,7 +31,7 @@ def read_confirmed(folder: RunFolder, model: Model) -> dict[str, Any] | None:
 
 
 def _doubt(folder: RunFolder, model: Model, result: dict[str, Any]) -> str | None:
-    """What contradicts a result; None if nothing does. Checkpoints that were removed to make room contradict nothing."""
+    """What contradicts a result; None if nothing does. Checkpoints may have been removed to make room."""
     journal, steps = Journal(folder), result["steps"]
     if folder.checkpoints():
         state = load_newest(folder, model, journal.holds)
@@ -46,9 +46,8 @@ def _doubt(folder: RunFolder, model: Model, result: dict[str, Any]) -> str | Non
     for split in ("val", "test"):
         metrics = evaluation_metrics(split, result[split])
         recorded = {k: v for r in journal.records if r["step"] == steps for k, v in r.items() if k in metrics}
-        if f"eval/{split}/exact_match" not in recorded or any(
-            str(metrics[key]) != str(recorded[key]) for key in recorded
-        ):
+        same = all(str(metrics[key]) == str(recorded[key]) for key in recorded)  # not ==, because NaN is not NaN
+        if not same or f"eval/{split}/exact_match" not in recorded:
             return f"{RESULT} does not have the metrics of the journal"
     if folder.has_orders() and folder.read_orders() is None:
         return f"{ORDERS} is damaged"

@@ -55,7 +55,7 @@ def open_run(config: Config, task: Task, folder: RunFolder) -> dict[str, Any]:
             raise Mistake(f"out={config.out}: holds a run with different settings: {differing}; choose another out")
         if (about.get("shape"), about.get("vocabulary")) != (shape, vocabulary):
             raise Mistake(
-                f"out={config.out}: {RUN} has other tokens or lengths than the task; restore the file, or choose another out"
+                f"out={config.out}: {RUN} has other tokens or lengths than the task; restore it, or choose another out"
             )
         return about
     if folder.has_checkpoints() or folder.has_result():

@@ -2,8 +2,8 @@
 run's progress is read from it.
 
 Each line carries a checksum (sealed.py). A last line without its end was cut short by a kill and is dropped. Any other
-line that cannot be read was damaged later: it is named, and its step is repeated from a checkpoint before it. To know
-whether lines are missing, a checkpoint notes how many there were, and their hash.
+line that cannot be read was damaged later: it is named, and the run resumes from a checkpoint before it. To know if
+lines are missing, a checkpoint notes how many there were, and their hash.
 
 A run that resumes after a kill repeats the steps since its checkpoint. They give the same numbers, bit for bit, so a
 line that is in the journal stays and is not written again: a reader continues from where it was. The line of an
@@ -14,6 +14,7 @@ the end, and a run resumes from a checkpoint.
 """
 
 import hashlib
+import itertools
 import logging
 import os
 import shutil
@@ -37,11 +38,11 @@ class Journal:
         """Reads the journal of a run. As a context it can be appended to."""
         self.folder = folder
         lines = folder.read_journal().splitlines(keepends=True)
-        records = [read_line(line) for line in lines]
-        self.damaged = damaged_lines(lines) if not all(records) else []
-        self.lines = [line for line, record in zip(lines, records, strict=True) if record]
-        self.changed = self.lines != lines
-        self.records = [record for record in records if record]
+        # Up to the first line that cannot be read. What came after it is computed again, and so keeps its order.
+        self.records = list(itertools.takewhile(bool, map(read_line, lines)))
+        self.lines = lines[: len(self.records)]
+        self.cut = len(self.lines) < len(lines)
+        self.damaged = bool(damaged_lines(lines)) if self.cut else False
         self.evaluated = {(r["step"], key.split("/")[1]) for r in self.records for key in r if key.startswith("eval/")}
         self.steps = {r["step"] for r in self.records if not any(key.startswith("eval/") for key in r)}
 
@@ -59,10 +60,10 @@ class Journal:
 
     def __enter__(self) -> "Journal":
         if self.damaged:
-            numbers = ", ".join(map(str, self.damaged[:5])) + (", ..." if len(self.damaged) > 5 else "")
-            log.warning("%s/%s: dropping damaged line %s", self.folder.path, JOURNAL, numbers)
+            line = len(self.lines) + 1
+            log.warning("%s/%s: line %d is damaged; resuming before it", self.folder.path, JOURNAL, line)
         sound = b"".join(self.lines)
-        if self.changed:
+        if self.cut:
             self.folder.write_journal(sound)
         self.count, self.sha = len(self.lines), hashlib.sha256(sound)
         self.path = self.folder.journal_path or os.path.join(tempfile.mkdtemp(prefix="recor_dist-"), JOURNAL)

@@ -1,7 +1,7 @@
 """JSON that shows whether it was damaged: each object carries a checksum of everything else in it.
 
-A file is sealed by its content, so it may be formatted anew. A line of a journal is sealed by its bytes, which is faster
-to check. Records of earlier versions have no checksum and are read as they are.
+A file is sealed by its content, so it may be formatted anew. A line of a journal is sealed by its bytes, which is
+faster to check. Records of earlier versions have no checksum and are read as they are.
 """
 
 import json
@@ -29,6 +29,8 @@ def open_file(text: bytes) -> dict[str, Any]:
         checksum = content.pop(OF_FILE)
         if checksum != digest(content)[:16]:
             raise Damaged("its content does not match its checksum")
+    elif any(value == digest({k: v for k, v in content.items() if k != key})[:16] for key, value in content.items()):
+        raise Damaged("the name of its checksum was changed")
     return content
 
 
