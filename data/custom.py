@@ -147,14 +147,18 @@ def _read(file: _File) -> Iterator[tuple[int, dict[str, Any]]]:
             yield from _read_jsonl(stream.read(), file.name)
             return
         try:
-            table = pq.read_table(stream)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise Mistake(f"data.source: {file.name} is not a Parquet file ({str(error).splitlines()[0]})") from None
+            table = pq.read_table(stream, page_checksum_verification=True)
+            names = table.column_names
+            table = table.select([column for column in ("prompt", "response", "order") if column in names])
+            table.validate(full=True)
+            rows = [row for batch in table.to_batches() for row in batch.to_pylist()]
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:  # a decoding error is a ValueError
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise Mistake(f"data.source: {file.name} is not a Parquet file ({why})") from None
     for column in ("prompt", "response"):
-        if column not in table.column_names:
-            raise Mistake(f"data.source: {file.name} has no column `{column}`; it has {', '.join(table.column_names)}")
-    columns = [column for column in ("prompt", "response", "order") if column in table.column_names]
-    yield from enumerate((row for batch in table.select(columns).to_batches() for row in batch.to_pylist()), 1)
+        if column not in names:
+            raise Mistake(f"data.source: {file.name} has no column `{column}`; it has {', '.join(names)}")
+    yield from enumerate(rows, 1)
 
 
 def _read_jsonl(content: bytes, name: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -7,6 +7,10 @@ NumPy writes an array, and even those are replaced by our own harmless classes, 
 import io
 import math
 import pickle
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,18 +100,41 @@ class _Unpickler(pickle.Unpickler):
             raise RefusedPickle(f"it names {module}.{name}; only containers, numbers, strings and arrays are read")
         return _WORDS[module, name]
 
+    def persistent_load(self, pid: Any) -> Any:
+        raise RefusedPickle("it refers to something outside it; only containers, numbers, strings and arrays are read")
+
 
 def load(content: bytes) -> Any:
     """The content of a pickle, with NumPy's arrays and scalars as objects with `values`. RefusedPickle if not plain."""
     try:
-        return _Unpickler(io.BytesIO(content)).load()
+        with _memory_in_proportion(len(content)):
+            return _Unpickler(io.BytesIO(content)).load()
     except RefusedPickle:
         raise
     except (
         pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, MemoryError,
         OverflowError, RecursionError, ImportError,
     ) as error:  # fmt: skip
-        raise RefusedPickle(f"it is damaged or truncated ({str(error) or type(error).__name__})") from None
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RefusedPickle(f"it is damaged or truncated ({why})") from None
+
+
+@contextmanager
+def _memory_in_proportion(size: int) -> Iterator[None]:
+    """Lets this process use only so much more memory, because nine bytes can make it ask for 32 GB. On Linux;
+    elsewhere memory is not limited."""
+    usage = Path("/proc/self/statm")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if not usage.exists():
+        yield
+        return
+    used = int(usage.read_text().split()[0]) * resource.getpagesize()
+    limit = used + 2**29 + 128 * size  # an empty list is 2 bytes there, and 80 here
+    resource.setrlimit(resource.RLIMIT_AS, (limit if soft < 0 else min(limit, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def plain(value: Any, deepest: int = DEEPEST) -> Any:

@@ -6,8 +6,10 @@ others  one puzzle per line, `.` or `0` for a blank
 """
 
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
+from numpy.lib.format import open_memmap
 
 from data import sudoku
 from data.shards import NotedRows
@@ -37,12 +39,13 @@ def read(path: Path) -> Imported:
 
 def _read_npy(path: Path) -> NotedRows:
     try:
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise Mistake(f"{path}: is not a complete .npy file of numbers ({str(error).splitlines()[0]})") from None
-    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] != 325 or rows.dtype.kind not in "iu":
-        found = f"{rows.dtype} of shape {rows.shape}" if isinstance(rows, np.ndarray) else "no array"
-        raise Mistake(f"{path}: must hold rows of 325 whole numbers; it holds {found}")
+        with np.errstate(over="raise"):  # the size of an absurd shape
+            rows = open_memmap(path, mode="r")
+    except (ValueError, OSError, EOFError, ArithmeticError, MemoryError, RecursionError, TokenError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Mistake(f"{path}: is not a complete .npy file of numbers ({why})") from None
+    if rows.ndim != 2 or rows.shape[1] != 325 or rows.dtype.kind not in "iu":
+        raise Mistake(f"{path}: must hold rows of 325 whole numbers; it holds {rows.dtype} of shape {rows.shape}")
     if not len(rows):
         raise Mistake(f"{path}: has no rows")
     parts = [_check_npy(path, rows[start : start + AT_A_TIME], start) for start in range(0, len(rows), AT_A_TIME)]

@@ -32,6 +32,7 @@ TASKS: dict[str, TaskType] = {
 SCHEMAS["task"] |= {name: row.schema for name, row in TASKS.items()}
 
 FORMAT = 1  # incremented when the same settings would give different rows
+MOST_SHARDS = 1_000_000  # per split
 CHUNK = 16_384  # candidates drawn at a time; a shard's rows depend on it
 
 
@@ -64,6 +65,11 @@ def _generated(config: Config, row: TaskType) -> Task:
     assert isinstance(task, GeneratedTaskConfig) and row.lengths and row.vocabulary
     check_order(config, row.order is not None)
     counts = {"train": task.train_rows, "val": task.val_rows, "test": task.test_rows}
+    if max(counts.values()) > MOST_SHARDS * config.data.shard_rows:
+        raise Mistake(
+            f"data.shard_rows={config.data.shard_rows}: {max(counts.values()):,} rows would be more than "
+            f"{MOST_SHARDS:,} files; raise it, or lower the number of rows"
+        )
     sizes = {split: shard_sizes(counts[split], config.data.shard_rows) for split in SPLITS}
     spec = {"format": FORMAT, "task": flatten(task, identity_only=True), "shard_rows": config.data.shard_rows}
     make = partial(_make_shard, row, task, sizes)

@@ -18,6 +18,7 @@ from learner.learner import Learner, Statistics
 from learner.losses import recor_loss, recor_statistics
 from recor_dist.core.config import Config
 from recor_dist.core.device import set_up_torch
+from recor_dist.core.memory import check_memory
 from recor_dist.core.messages import Rows, Shape, Ticket, TicketGradient
 from recor_dist.model.decoding import Decoder, generate, generate_in_random_order, generate_left_to_right
 from recor_dist.model.denoising import mdm_decoders
@@ -87,8 +88,9 @@ def build_model(config: Config, shape: Shape) -> Model:
 
 
 def make_worker(config: Config, data: Dataset) -> Worker:
-    """Sets up torch and returns the worker that computes tickets in this process."""
+    """Sets up torch and returns the worker that computes tickets in this process. Mistake if they do not fit here."""
     set_up_torch(config)
+    check_memory(config, data.shape)
     method = METHODS[config.method.name]
     model, decoders = build_model(config, data.shape), method.decoders(config.method)
 

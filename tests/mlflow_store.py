@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recor_dist.record.delivery import prepare_mlflow
+from recor_dist.record.sealed import OF_LINE
 
 
 def until(what: Callable[[], Any], seconds: float = 300.0) -> Any:
@@ -98,7 +99,7 @@ def points_in_journal(out: Path) -> dict[str, list[tuple[int, float, int]]]:
     for line in (out / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)
         for key, value in record.items():
-            if key not in ("step", "time"):
+            if key not in ("step", "time", OF_LINE):
                 points[key].append((record["step"], float(value), round(1000 * record["time"])))
     return {key: sorted(values) for key, values in points.items()}
 

@@ -19,6 +19,7 @@ from recor_dist.core.method_settings import RecorConfig
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.methods import METHODS, build_model, make_learner, make_worker
+from recor_dist.record.sealed import open_file
 from tests.engine.test_loop import run_until_killed
 
 Configure = Callable[..., Config]
@@ -166,7 +167,7 @@ def test_an_mdm_run_reports_every_decoder_with_its_cost(tmp_path: Path, config_i
         assert figures["rows"] == 40
     headline = {key: value for key, value in result["test"].items() if key != "decoders"}
     assert headline.items() <= decoders["adamdm_margin"].items()
-    assert json.loads((tmp_path / "out/result.json").read_text()) == result
+    assert open_file((tmp_path / "out/result.json").read_bytes()) == result
 
 
 def write_rows(folder: Path, ordered: bool) -> str:

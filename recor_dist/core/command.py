@@ -27,6 +27,7 @@ from recor_dist.core.compose import (
     SWEEP,
     ScaleOfRun,
     explain,
+    mistake_behind,
     one_line,
     options,
     prepare,
@@ -62,9 +63,12 @@ def command(
             print(_help_of_a_run())
         sys.exit(0)
     codes: list[int] = []  # the exit code of each setting of a sweep
+    begun = False  # True once Hydra has composed a configuration
 
     @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
     def run(raw: DictConfig) -> None:
+        nonlocal begun
+        begun = True
         sweeping = HydraConfig.get().mode == RunMode.MULTIRUN
         job = f"{' '.join(HydraConfig.get().overrides.task)}: " if sweeping else ""
         if sweeping:
@@ -74,7 +78,7 @@ def command(
             validate(config)
             main(config)
         except (Mistake, OmegaConfBaseException) as mistake:
-            _print_error(job + (str(mistake) if isinstance(mistake, Mistake) else one_line(mistake)))
+            _print_mistake(job + str(mistake_behind(mistake) or one_line(mistake)))
             if not sweeping:
                 sys.exit(2)
             codes[-1] = 2
@@ -93,6 +97,10 @@ def command(
         _refuse(str(mistake))
     except (HydraException, OmegaConfBaseException) as error:
         _refuse(explain(error, arguments.overrides))
+    except (OSError, ValueError) as error:
+        if begun:
+            raise
+        _refuse(f"Hydra cannot use these settings: {one_line(error)}")
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
@@ -182,8 +190,13 @@ def _parse(key: str, text: str, hint: Any) -> Any:
 
 
 def _refuse(message: str) -> NoReturn:
-    _print_error(message)
+    _print_mistake(message)
     sys.exit(2)
+
+
+def _print_mistake(message: str) -> None:
+    """Prints one line, even if a value in the message has several."""
+    _print_error("\\n".join(message.splitlines()))
 
 
 def _print_error(message: str) -> None:

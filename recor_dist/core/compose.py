@@ -56,6 +56,10 @@ def to_config(raw: DictConfig) -> Config:
     """The typed configuration, not yet validated. Raises Mistake for a key that the schema does not have."""
     config = OmegaConf.to_object(raw)
     assert isinstance(config, Config)
+    for f in fields(Config):
+        schema: Any = f.default_factory if is_dataclass(f.default_factory) else None
+        if schema and not isinstance(getattr(config, f.name), schema):
+            raise Mistake(f"{f.name}: is a group of settings; write {f.name}.NAME=value")
     for extra in _unknown(config):
         raise Mistake(f"{extra}: no such setting{nearest(extra, flatten(config))}")
     return config
@@ -199,7 +203,7 @@ def _allowed(override: Override, choices: list[str]) -> str:
 
 def explain(error: Exception, overrides: list[str]) -> str:
     """One line for what Hydra refused: the key, what is allowed, and the nearest right name."""
-    if mistake := _mistake_behind(error):
+    if mistake := mistake_behind(error):
         return str(mistake)
     parsed = list(zip(overrides, OverridesParser.create().parse_overrides(overrides), strict=True))
     groups = [text for text, o in parsed if o.key_or_group in GROUPS and not o.is_sweep_override()]
@@ -212,7 +216,7 @@ def explain(error: Exception, overrides: list[str]) -> str:
     return next(filter(None, reasons), one_line(error))
 
 
-def _mistake_behind(error: BaseException | None) -> Mistake | None:
+def mistake_behind(error: BaseException | None) -> Mistake | None:
     """The Mistake that one of our resolvers raised inside Hydra, if any."""
     while error is not None and not isinstance(error, Mistake):
         error = error.__cause__ or error.__context__

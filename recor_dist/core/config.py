@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from omegaconf import MISSING, OmegaConf
 
 from recor_dist.core.method_settings import AoArmConfig, ArGtConfig, ClmConfig, MdmConfig, MethodConfig, RecorConfig
-from recor_dist.core.setting import Mistake, check_ranges, setting
+from recor_dist.core.setting import LARGEST, Mistake, check_ranges, setting
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
@@ -382,6 +382,8 @@ def total_steps(config: Config, rows: int) -> int:
             f"epochs={config.epochs}: {rows} training rows do not fill one batch of {config.batch_size}; "
             "raise epochs or lower batch_size"
         )
+    if steps > LARGEST:
+        raise Mistake(f"epochs={config.epochs}: gives more steps than can be counted; lower epochs")
     return steps
 
 

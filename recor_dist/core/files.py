@@ -35,8 +35,8 @@ def open_folder(uri: str, *, create: bool = False) -> fs.SubTreeFileSystem:
             filesystem, path = fs.FileSystem.from_uri(uri)
         else:
             filesystem, path = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
-        if filesystem.get_file_info(path).type == fs.FileType.File:
-            raise Mistake(f"{uri}: is a file; give a folder")
+        if (file := _file_on_the_way(filesystem, path)) is not None:
+            raise Mistake(f"{uri}: {'is' if file == path else file + ' is'} a file; give a folder")
         if create:
             filesystem.create_dir(path, recursive=True)
     except Mistake:
@@ -44,6 +44,16 @@ def open_folder(uri: str, *, create: bool = False) -> fs.SubTreeFileSystem:
     except (OSError, ValueError) as error:
         raise Mistake(f"{uri}: cannot be used as a folder ({str(error).splitlines()[0]})") from None
     return fs.SubTreeFileSystem(path, filesystem)
+
+
+def _file_on_the_way(filesystem: fs.FileSystem, path: str) -> str | None:
+    """The path itself, or on a disk a folder above it, if that is a file."""
+    while filesystem.get_file_info(path).type != fs.FileType.File:
+        parent = os.path.dirname(path)
+        if not isinstance(filesystem, fs.LocalFileSystem) or parent == path:
+            return None
+        path = parent
+    return path
 
 
 def is_local(folder: fs.SubTreeFileSystem) -> bool:

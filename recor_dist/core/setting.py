@@ -43,6 +43,7 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+LARGEST = 2**63 - 1  # of whole numbers, as in NumPy
 MEETS = {
     "at least": lambda value, limit: value >= limit,
     "at most": lambda value, limit: value <= limit,
@@ -72,6 +73,8 @@ def _check_choice(f: Field, key: str, value: str) -> None:
 
 def _check_limits(f: Field, key: str, value: float) -> None:
     limits = _limits(f)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise Mistake(f"{key}={str(value)[:20]}...: must be at most {LARGEST}")
     # `not all` instead of `any` of the opposites, so that NaN is refused, too.
     if not all(MEETS[word](value, limit) for word, limit in limits.items()) or value == float("inf"):
         raise Mistake(f"{key}={value}: must be {_in_words(limits) or 'finite'}")

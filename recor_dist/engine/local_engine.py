@@ -29,8 +29,11 @@ class LocalEngine:
         for version in self.unevaluated:
             yield from self.evaluate(version, stopping)
         while self.learner.step < self.steps and not stopping():
-            yield Stepped(self.learner.step + 1, self.step())
+            metrics = self.step(stopping)
+            if metrics is None:
+                break
             done = self.learner.step
+            yield Stepped(done, metrics)
             if checkpoint_due(self.config, done, self.steps):
                 saved = done
                 yield Checkpoint(self.learner.state())
@@ -38,14 +41,18 @@ class LocalEngine:
         if self.learner.step > saved:
             yield Checkpoint(self.learner.state())
 
-    def step(self) -> dict[str, float]:
-        """Rolls out and takes the next step; returns its metrics."""
+    def step(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+        """Rolls out and takes the next step; returns its metrics, or None if told to stop between two tickets."""
         n = self.learner.step
         version = max(0, n - self.config.lag)
         if self.worker.uses_weights:
             self.worker.load(version, self.learner.versions[version])
-        groups = range(self.config.batch_size // self.config.rollout_size)
-        return self.learner.update([self.worker.roll_out(Ticket(n, group, version)) for group in groups])
+        batches = []
+        for group in range(self.config.batch_size // self.config.rollout_size):
+            if stopping():
+                return None
+            batches.append(self.worker.roll_out(Ticket(n, group, version)))
+        return self.learner.update(batches)
 
     def evaluate(self, version: int, stopping: Callable[[], bool] = lambda: False) -> Iterator[Evaluated]:
         """Evaluates the splits that are due with these weights."""

@@ -33,7 +33,8 @@ from data.tasks import task_of
 from learner.learner import LearnerState, initial_state
 from recor_dist.core.config import Config, total_steps
 from recor_dist.core.device import fingerprint, resolve_device, set_up_torch
-from recor_dist.core.messages import Cost
+from recor_dist.core.memory import check_memory
+from recor_dist.core.messages import Cost, Shape
 from recor_dist.core.progress import TrainingDisplay
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.cost import costs_of
@@ -44,6 +45,7 @@ from recor_dist.methods import lay_out
 from recor_dist.model.evaluation import orders_by_decoder, summarise_by_decoder
 from recor_dist.model.transformer import Model
 from recor_dist.record import checkpoint
+from recor_dist.record.confirmation import read_confirmed
 from recor_dist.record.identity import (
     check_data,
     check_machine,
@@ -81,17 +83,22 @@ def train(config: Config, follow: Follow = lambda out, journal: None) -> dict[st
 
             check_gradients(config)
             stack.enter_context(ray_session.session())
-            resolve_device(config, ray_session.device_of_cluster(config) if ray_session.connect() else None)
+            on_cluster = ray_session.connect()
+            resolve_device(config, ray_session.device_of_cluster(config) if on_cluster else None)
         else:
+            on_cluster = False
             resolve_device(config)
         task = task_of(config)
+        shape = Shape(task.N, task.M, len(task.vocabulary.tokens))
+        if not on_cluster:  # else each process checks the machine it is on
+            check_memory(config, shape)
         config.out = config.out or default_out(config, task)
         if config.resume == "never" and not RunFolder.open(config.out).is_empty():
             raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto")
         folder = RunFolder.open(config.out, create=True)
         stack.enter_context(folder.training_lock())
         about = open_run(config, task, folder)
-        if result := folder.read_result():
+        if result := read_confirmed(folder, lay_out(config, shape)):
             log.info("this run is finished; its result is in %s", config.out)
             return result
         if config.engine == "local":
@@ -129,11 +136,12 @@ def _train(config: Config, data: Dataset, folder: RunFolder, about: dict, follow
 
     costs = costs_of(config, data.shape)
     began = time.monotonic()
-    state = restore()
+    journal = Journal(folder)
+    state = checkpoint.load_newest(folder, model, journal.holds) or initial_state(model, config.seed)
     if state.step:
         log.info("resuming at step %d of %d", state.step, steps)
     with ExitStack() as stack:
-        journal = stack.enter_context(Journal(folder))
+        stack.enter_context(journal)
         follow(folder.uri, journal.path)
         unevaluated = _unevaluated(config, state, steps, journal)
         check = partial(check_machine, config, about, folder)
@@ -190,7 +198,8 @@ class _Record:
             self.display.step(event.step, event.metrics)
         elif isinstance(event, Checkpoint):
             self.journal.keep()
-            checkpoint.save(self.folder, self.model, event.state, self.about, self.keep)
+            about = {**self.about, "journal": self.journal.note()}
+            checkpoint.save(self.folder, self.model, event.state, about, self.keep)
             self.saved = event.state
         elif event.done < event.total:
             self.display.evaluating(event.split, event.done, event.total)

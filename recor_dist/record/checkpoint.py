@@ -4,11 +4,14 @@
     checkpoints/step-00000500/state.safetensors    AdamW's moments, and v_{500-lag} .. v_499, as flat buffers
     checkpoints/step-00000500/checkpoint.json      the commit: written last, with the checksums of the others
 
-A folder without checkpoint.json does not count. If the files do not match it, the previous checkpoint is loaded.
+A folder without checkpoint.json does not count. If the files do not match it, or if the journal lacks lines from before
+it, the previous checkpoint is loaded.
 """
 
 import hashlib
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -17,12 +20,13 @@ from pyarrow import fs
 from data.vocab import Vocabulary
 from learner.learner import LearnerState
 from recor_dist.core.config import unflatten
-from recor_dist.core.files import exists, read_bytes, read_json, write_atomically, write_json
+from recor_dist.core.files import exists, read_bytes, write_atomically
 from recor_dist.core.messages import Shape
 from recor_dist.core.setting import Mistake
 from recor_dist.methods import lay_out
 from recor_dist.model.transformer import Model
-from recor_dist.record.run_folder import COMMIT, STATE, WEIGHTS, RunFolder
+from recor_dist.record.run_folder import CHECKPOINTS, COMMIT, JOURNAL, RESULT, STATE, WEIGHTS, RunFolder
+from recor_dist.record.sealed import Damaged
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +40,8 @@ def weights_sha256(model: Model, weights: np.ndarray) -> str:
 
 
 def save(folder: RunFolder, model: Model, state: LearnerState, about: dict, keep: int) -> None:
-    """Commits a checkpoint, then removes all but the newest `keep`. `about` is stored with it."""
+    """Commits a checkpoint, then removes all but the newest `keep`. `about` is stored with it; `journal` in there is
+    what `load_newest` passes to `recorded`."""
     out, name = folder.files, folder.checkpoint(state.step)
     older = {f"version.{v}": weights for v, weights in state.versions.items() if v != state.step}
     files = {
@@ -48,7 +53,7 @@ def save(folder: RunFolder, model: Model, state: LearnerState, about: dict, keep
     for file, content in files.items():
         write_atomically(out, f"{name}/{file}", content)
     checksums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-    write_json(out, f"{name}/{COMMIT}", {"step": state.step, "files": checksums, **about})
+    folder.write_sealed(f"{name}/{COMMIT}", {**about, "step": state.step, "files": checksums})
     committed = folder.checkpoints()
     # Later ones were damaged and skipped when this run resumed from an earlier one; they must not crowd out good ones.
     later = [step for step in committed if step > state.step]
@@ -56,25 +61,55 @@ def save(folder: RunFolder, model: Model, state: LearnerState, about: dict, keep
         _remove(out, folder.checkpoint(step))
 
 
-def load_newest(folder: RunFolder, model: Model) -> LearnerState | None:
-    """The newest complete checkpoint of a run; None if there is none."""
-    out = folder.files
+def load_newest(
+    folder: RunFolder,
+    model: Model,
+    recorded: Callable[[int, dict[str, Any] | None], bool] = lambda step, note: True,
+) -> LearnerState | None:
+    """The newest complete checkpoint of a run; None if there is none.
+
+    `recorded`: whether the journal has all lines from before a checkpoint, see `Journal.holds`. Raises Mistake if it
+    has them for no checkpoint."""
+    unrecorded = []
     for step in folder.checkpoints():
-        name, content = folder.checkpoint(step), {}
         try:
-            commit = read_json(out, f"{name}/{COMMIT}")
-            content = {file: read_bytes(out, f"{name}/{file}") for file in commit["files"]}
-            damaged = [n for n, sha in commit["files"].items() if hashlib.sha256(content[n]).hexdigest() != sha]
-        except (OSError, ValueError, KeyError) as error:
-            damaged = [str(error).splitlines()[0]]
-        if damaged:
-            log.warning("checkpoint of step %d is damaged (%s): loading the previous one", step, ", ".join(damaged))
+            state, note = _load(folder, model, step)
+        except (Damaged, OSError) as error:
+            log.warning("checkpoint of step %d is damaged (%s): loading the previous one", step, _first_line(error))
             continue
+        if recorded(step, note):
+            return state
+        log.warning("%s lacks lines from before step %d: loading the previous checkpoint", JOURNAL, step)
+        unrecorded.append(step)
+    if unrecorded:
+        raise Mistake(
+            f"{folder.path}/{JOURNAL}: is damaged or incomplete before step {min(unrecorded)}, which no checkpoint "
+            f"precedes; restore the file, or remove {CHECKPOINTS} and {RESULT} there to train from the start"
+        )
+    return None
+
+
+def _load(folder: RunFolder, model: Model, step: int) -> tuple[LearnerState, dict[str, Any] | None]:
+    """The checkpoint of a step, and its note on the journal. Raises Damaged if it is not as it was saved."""
+    name = folder.checkpoint(step)
+    commit = folder.read_sealed(f"{name}/{COMMIT}") or {}
+    checksums, note = commit.get("files"), commit.get("journal")
+    if commit.get("step") != step or not isinstance(checksums, dict):
+        raise Damaged(f"{COMMIT} is not that of this step")
+    content = {file: read_bytes(folder.files, f"{name}/{file}") for file in (WEIGHTS, STATE)}
+    if damaged := [file for file in content if hashlib.sha256(content[file]).hexdigest() != checksums.get(file)]:
+        raise Damaged(", ".join(damaged))
+    try:
         state = safetensors.numpy.load(content[STATE])
         versions = {int(k.removeprefix("version.")): v for k, v in state.items() if k.startswith("version.")}
         versions[step] = model.flat_weights(safetensors.numpy.load(content[WEIGHTS]))
-        return LearnerState(step, versions, state["exp_avg"], state["exp_avg_sq"])
-    return None
+    except (KeyError, ValueError):
+        raise Damaged("it is of another model") from None
+    return LearnerState(step, versions, state["exp_avg"], state["exp_avg_sq"]), note
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _remove(out: fs.SubTreeFileSystem, name: str) -> None:

@@ -9,6 +9,7 @@ Any call to MLflow may fail in any way. Every method of `Delivery` can be repeat
 
 import getpass
 import hashlib
+import logging
 import os
 import re
 import sys
@@ -27,8 +28,9 @@ from recor_dist.core.config import TrackConfig
 from recor_dist.core.files import read_bytes
 from recor_dist.core.setting import Mistake
 from recor_dist.record.journal import read_records
-from recor_dist.record.run_folder import MODEL, RunFolder
+from recor_dist.record.run_folder import JOURNAL, MODEL, RunFolder
 
+log = logging.getLogger(__name__)
 KEY_TAG = "recor_dist.record"  # finds a run that was created, but whose id was not saved
 PARENT_TAG = "mlflow.parentRunId"  # MLflow shows runs with it under their parent
 MLFLOW_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
@@ -119,7 +121,10 @@ class JournalReader:
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()
         self.position += sum(map(len, lines))
-        return read_records(lines)
+        records = read_records(lines)
+        if len(records) < len(lines):
+            log.warning("%s: not sending %d damaged lines", JOURNAL, len(lines) - len(records))
+        return records
 
     def _rest(self) -> bytes:
         try:

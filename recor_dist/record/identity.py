@@ -46,9 +46,17 @@ def keep_earlier_choices(config: Config) -> None:
 def open_run(config: Config, task: Task, folder: RunFolder) -> dict[str, Any]:
     """The content of run.json, written at the first start. Refuses a different identity and names the keys."""
     identity, about = identity_of(config, task), folder.read_run()
+    shape = {"N": task.N, "M": task.M, "V": len(task.vocabulary.tokens)}
+    vocabulary = list(task.vocabulary.tokens)
     if about:
+        if not isinstance(about.get("identity"), dict):
+            raise Mistake(f"out={config.out}: {RUN} has no identity; restore the file, or choose another out")
         if differing := _differences(about["identity"], identity):
             raise Mistake(f"out={config.out}: holds a run with different settings: {differing}; choose another out")
+        if (about.get("shape"), about.get("vocabulary")) != (shape, vocabulary):
+            raise Mistake(
+                f"out={config.out}: {RUN} has other tokens or lengths than the task; restore it, or choose another out"
+            )
         return about
     if folder.has_checkpoints() or folder.has_result():
         raise Mistake(
@@ -58,8 +66,8 @@ def open_run(config: Config, task: Task, folder: RunFolder) -> dict[str, Any]:
         "settings": flatten(config),
         "identity": identity,
         "reproducible": True,
-        "shape": {"N": task.N, "M": task.M, "V": len(task.vocabulary.tokens)},
-        "vocabulary": list(task.vocabulary.tokens),
+        "shape": shape,
+        "vocabulary": vocabulary,
     }
     folder.write_run(about)
     return about

@@ -1,6 +1,10 @@
 """The journal, metrics.jsonl: a line per step and a line per evaluation, only ever appended. All that is known about a
 run's progress is read from it.
 
+Each line carries a checksum (sealed.py). A last line without its end was cut short by a kill and is dropped. Any other
+line that cannot be read was damaged later: it is named, and the run resumes from a checkpoint before it. To know if
+lines are missing, a checkpoint notes how many there were, and their hash.
+
 A run that resumes after a kill repeats the steps since its checkpoint. They give the same numbers, bit for bit, so a
 line that is in the journal stays and is not written again: a reader continues from where it was. The line of an
 evaluation may come after those of later steps.
@@ -9,12 +13,14 @@ Object stores cannot append: there the journal is a local file that is uploaded 
 the end, and a run resumes from a checkpoint.
 """
 
-import json
+import hashlib
+import itertools
+import logging
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,26 +28,50 @@ import numpy as np
 
 from recor_dist.model.evaluation import kendall_tau
 from recor_dist.record.run_folder import JOURNAL, RunFolder
+from recor_dist.record.sealed import Damaged, open_line, seal_line
+
+log = logging.getLogger(__name__)
 
 
 class Journal:
     def __init__(self, folder: RunFolder) -> None:
-        """Opens the journal of a run that starts or resumes."""
+        """Reads the journal of a run. As a context it can be appended to."""
         self.folder = folder
         lines = folder.read_journal().splitlines(keepends=True)
-        whole = [line for line in lines if read_line(line)]
-        if whole != lines:  # a killed process left half a line
-            folder.write_journal(b"".join(whole))
-        records = read_records(whole)
-        self.evaluated = {(r["step"], key.split("/")[1]) for r in records for key in r if key.startswith("eval/")}
-        self.steps = {r["step"] for r in records if not any(key.startswith("eval/") for key in r)}
-        self.path = folder.journal_path or os.path.join(tempfile.mkdtemp(prefix="recor_dist-"), JOURNAL)
-        self.file = open(self.path, "ab")  # noqa: SIM115
-        if not folder.is_local:
-            self.file.write(b"".join(whole))
-            self.file.flush()
+        # Up to the first line that cannot be read. What came after it is computed again, and so keeps its order.
+        self.records = list(itertools.takewhile(bool, map(read_line, lines)))
+        self.lines = lines[: len(self.records)]
+        self.cut = len(self.lines) < len(lines)
+        self.damaged = bool(damaged_lines(lines)) if self.cut else False
+        self.evaluated = {(r["step"], key.split("/")[1]) for r in self.records for key in r if key.startswith("eval/")}
+        self.steps = {r["step"] for r in self.records if not any(key.startswith("eval/") for key in r)}
+
+    def holds(self, step: int, noted: dict[str, Any] | None) -> bool:
+        """True if no line from before a checkpoint of this step is missing. `noted`: the `note` of that checkpoint;
+        earlier versions took none."""
+        if noted is None:
+            return self.steps.issuperset(range(1, step + 1))
+        lines = self.lines[: noted["lines"]]
+        return noted == {"lines": len(lines), "sha256": hashlib.sha256(b"".join(lines)).hexdigest()}
+
+    def note(self) -> dict[str, Any]:
+        """What a checkpoint notes about the lines before it."""
+        return {"lines": self.count, "sha256": self.sha.hexdigest()}
 
     def __enter__(self) -> "Journal":
+        if self.damaged:
+            line = len(self.lines) + 1
+            log.warning("%s/%s: line %d is damaged; resuming before it", self.folder.path, JOURNAL, line)
+        sound = b"".join(self.lines)
+        if self.cut:
+            self.folder.write_journal(sound)
+        self.count, self.sha = len(self.lines), hashlib.sha256(sound)
+        self.path = self.folder.journal_path or os.path.join(tempfile.mkdtemp(prefix="recor_dist-"), JOURNAL)
+        self.file = open(self.path, "ab")
+        if not self.folder.is_local:
+            self.file.write(sound)
+            self.file.flush()
+        self.lines, self.records = [], []  # which may be large
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -71,8 +101,11 @@ class Journal:
             self.folder.write_journal(file.read())
 
     def _write(self, record: dict[str, Any]) -> None:
-        self.file.write(json.dumps({**record, "time": round(time.time(), 3)}).encode() + b"\n")
+        line = seal_line({**record, "time": round(time.time(), 3)})
+        self.file.write(line)
         self.file.flush()
+        self.count += 1
+        self.sha.update(line)
 
 
 def evaluation_metrics(split: str, figures: dict[str, Any]) -> dict[str, float]:
@@ -95,14 +128,16 @@ def _flat(name: str, figures: dict[str, Any]) -> dict[str, float]:
 
 
 def read_line(line: bytes) -> dict[str, Any] | None:
-    """The record in a line; None if a killed process left it half-written."""
-    if not line.endswith(b"\n"):
-        return None
+    """The record in a line; None if a killed process left it half-written, or if it was damaged."""
     try:
-        record = json.loads(line)
-        return record if isinstance(record["step"], int) else None
-    except (ValueError, KeyError, TypeError):
+        return open_line(line) if line.endswith(b"\n") else None
+    except Damaged:
         return None
+
+
+def damaged_lines(lines: Sequence[bytes]) -> list[int]:
+    """The numbers, from 1, of lines that cannot be read and are not the half line that a killed process left."""
+    return [n for n, line in enumerate(lines, 1) if not read_line(line) and (n < len(lines) or line.endswith(b"\n"))]
 
 
 def read_records(lines: Iterable[bytes]) -> list[dict[str, Any]]:
@@ -111,4 +146,8 @@ def read_records(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
     """All records in a folder's journal; none if there is no journal."""
-    return read_records(folder.read_journal().splitlines(keepends=True))
+    lines = folder.read_journal().splitlines(keepends=True)
+    records = read_records(lines)
+    if len(records) < len(lines) and (damaged := damaged_lines(lines)):
+        log.warning("%s/%s: %d damaged lines are skipped", folder.path, JOURNAL, len(damaged))
+    return records

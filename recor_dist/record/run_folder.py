@@ -13,6 +13,7 @@
 The folder of a sweep has sweep.json instead of run.json, and a journal and pictures like a run.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -22,18 +23,10 @@ from typing import Any
 
 from pyarrow import fs
 
-from recor_dist.core.files import (
-    exists,
-    is_local,
-    join,
-    open_folder,
-    read_bytes,
-    read_json,
-    write_atomically,
-    write_json,
-)
+from recor_dist.core.files import exists, is_local, join, open_folder, read_bytes, write_atomically, write_json
 from recor_dist.core.locks import exclusive
 from recor_dist.core.setting import Mistake
+from recor_dist.record.sealed import Damaged, open_file, seal_file
 
 RUN = "run.json"
 RESULT = "result.json"
@@ -48,13 +41,17 @@ MODEL = "model"
 DELIVERED = "track.json"
 SENDER_LOG = "track.log"
 SENDER_LOCK = ".track.lock"
+# Without these in run.json, nothing can be done with a run.
+NEEDED = ("task.name", "method.name", "scale", "seed", "lag", "device", "precision", "engine")
 ARTIFACTS = (RESULT, ORDERS, REPLAY, PICTURES, MODEL)  # what MLflow keeps as files, in the order they are sent
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of a run or of a sweep. `read_...` returns None for a file that does not exist, or that is
-    damaged but can be made again; writing is atomic."""
+    damaged but can be made again, which it logs; writing is atomic. Every JSON file carries a checksum (sealed.py)."""
 
     uri: str
     files: fs.SubTreeFileSystem
@@ -88,11 +85,14 @@ class RunFolder:
     def read_run(self) -> dict[str, Any] | None:
         """The content of run.json; a damaged one is a Mistake, because it cannot be made again."""
         try:
-            return read_json(self.files, RUN)
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            raise Mistake(f"{self.path}/{RUN}: is damaged; restore the file, or choose another out") from None
+            run = self.read_sealed(RUN)
+            if run is not None and not _has_settings(run):
+                raise Damaged("it lacks settings")
+        except Damaged as damaged:
+            raise Mistake(
+                f"{self.path}/{RUN}: is damaged; restore the file, or choose another out ({damaged})"
+            ) from None
+        return run
 
     def require_run(self) -> dict[str, Any]:
         """The content of run.json; a Mistake if there is none."""
@@ -102,13 +102,14 @@ class RunFolder:
         return run
 
     def write_run(self, run: dict[str, Any]) -> None:
-        write_json(self.files, RUN, run)
+        self.write_sealed(RUN, run)
 
     def read_sweep(self) -> dict[str, Any] | None:
-        return read_json(self.files, SWEEP) if exists(self.files, SWEEP) else None
+        """The content of sweep.json. The same command makes a damaged one again."""
+        return self._read_if_whole(SWEEP, words=list, runs=list, status=str)
 
     def write_sweep(self, sweep: dict[str, Any]) -> None:
-        write_json(self.files, SWEEP, sweep)
+        self.write_sealed(SWEEP, sweep)
 
     def is_empty(self) -> bool:
         return not self.files.get_file_info(fs.FileSelector("", allow_not_found=True))
@@ -137,13 +138,17 @@ class RunFolder:
         return self._read_if_whole(RESULT)
 
     def write_result(self, result: dict[str, Any]) -> None:
-        write_json(self.files, RESULT, result)
+        self.write_sealed(RESULT, result)
+
+    def has_orders(self) -> bool:
+        return exists(self.files, ORDERS)
 
     def read_orders(self) -> dict[str, Any] | None:
-        return read_json(self.files, ORDERS) if exists(self.files, ORDERS) else None
+        """How often each slot was filled at each step. A damaged file counts as missing, as the result does."""
+        return self._read_if_whole(ORDERS)
 
     def write_orders(self, orders: dict[str, Any]) -> None:
-        write_json(self.files, ORDERS, orders)
+        self.write_sealed(ORDERS, orders)
 
     def has_checkpoints(self) -> bool:
         return exists(self.files, CHECKPOINTS)
@@ -176,10 +181,10 @@ class RunFolder:
 
     def read_delivered(self) -> dict[str, Any] | None:
         """How much was delivered, by store. A damaged file counts as missing: MLflow is asked instead."""
-        return self._read_if_whole(DELIVERED)
+        return self._read_if_whole(DELIVERED, key=str, stores=dict)
 
     def write_delivered(self, state: dict[str, Any]) -> None:
-        write_json(self.files, DELIVERED, state)
+        self.write_sealed(DELIVERED, state)
 
     @property
     def sender_log_path(self) -> str:
@@ -213,11 +218,35 @@ class RunFolder:
         """Held while a process delivers the record. Object stores need none: two senders would only repeat the work."""
         return exclusive(self.files, "sending the record", wait=wait, name=SENDER_LOCK, disk_only=True)
 
-    def _read_if_whole(self, name: str) -> dict[str, Any] | None:
+    # JSON files
+
+    def read_sealed(self, name: str) -> dict[str, Any] | None:
+        """The content of a JSON file, None if it does not exist. Raises Damaged."""
         try:
-            return read_json(self.files, name)
-        except (FileNotFoundError, ValueError):
+            return open_file(read_bytes(self.files, name))
+        except FileNotFoundError:
             return None
+        except (IsADirectoryError, NotADirectoryError):
+            raise Damaged("it is not a file") from None
+
+    def write_sealed(self, name: str, content: dict[str, Any]) -> None:
+        write_json(self.files, name, seal_file(content))
+
+    def _read_if_whole(self, name: str, **types: type) -> dict[str, Any] | None:
+        """The content of a file that can be made again, if it has values of these types."""
+        try:
+            content = self.read_sealed(name)
+            if content and not all(isinstance(content.get(key), kind) for key, kind in types.items()):
+                raise Damaged("it is incomplete")
+        except Damaged as damaged:
+            log.warning("%s/%s is damaged (%s), and is not used", self.path, name, damaged)
+            return None
+        return content
+
+
+def _has_settings(run: dict[str, Any]) -> bool:
+    settings = run.get("settings")
+    return isinstance(settings, dict) and all(key in settings for key in NEEDED)
 
 
 def find_runs(uri: str) -> list[RunFolder]:

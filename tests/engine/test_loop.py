@@ -27,7 +27,7 @@ from recor_dist.methods import lay_out
 from recor_dist.model.decoding import generate
 from recor_dist.record import identity
 from recor_dist.record.checkpoint import load_model
-from tests.conftest import decided
+from tests.conftest import decided, edit
 
 Configure = Callable[..., Config]
 
@@ -184,8 +184,7 @@ def test_other_rows_under_the_same_settings_are_refused(tmp_path: Path, config_i
     """Another version of numpy may draw them from the same seed."""
     overrides = ["checkpoint.every=5"]
     run_until_killed("step:9", ["scale=smoke", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out", *overrides])
-    about = json.loads((tmp_path / "out/run.json").read_text())
-    (tmp_path / "out/run.json").write_text(json.dumps({**about, "data": "0" * 64}))
+    edit(tmp_path / "out/run.json", data="0" * 64)
     with pytest.raises(Mistake, match="was started with different rows than"):
         train(config_in(*overrides))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from recor_dist.record.sealed import open_file, open_line, seal_line
 from tests.mlflow_store import (
     Server,
     assert_complete,
@@ -181,15 +182,15 @@ def test_a_sender_that_lost_its_state_sends_nothing_twice(
     run = start(server.uri)
     run.finish()
     before = assert_complete(server.uri, run.out)
-    state = json.loads((run.out / "track.json").read_text())
+    state = open_file((run.out / "track.json").read_bytes())
     (store,) = state["stores"].values()
     store["sent"] = 0
     if lost == "the id of the run":
         store.clear()
     if lost == "the times":  # as if the last lines were lost with a machine, and their steps computed again later
-        lines = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
-        later = [json.dumps({**line, "time": line["time"] + 60}) for line in lines]
-        (run.out / "metrics.jsonl").write_text("\n".join([*later, ""]))
+        lines = [open_line(line) for line in (run.out / "metrics.jsonl").read_bytes().splitlines(keepends=True)]
+        later = [seal_line({**line, "time": line["time"] + 60}) for line in lines]
+        (run.out / "metrics.jsonl").write_bytes(b"".join(later))
     (run.out / "track.json").write_text(json.dumps(state))
     done = sync("out", server.uri, tmp_path)
     assert done.returncode == 0, done.stderr
