@@ -18,7 +18,7 @@ from learner.gradients import Compute, Gradients, Loss
 from learner.learner import Learner, Statistics
 from learner.losses import recor_loss, recor_statistics
 from recor_dist.core.config import Config
-from recor_dist.core.decoder_text import read_decoders
+from recor_dist.core.decoder_text import Parameter, read_decoders
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.messages import Rows, Shape, Ticket, TicketGradient
 from recor_dist.core.names import split_parameter
@@ -104,10 +104,15 @@ def _always(decoder: Decoder, _: float | None) -> Decoder:
     return decoder
 
 
+def parameters_of(config: Config) -> dict[str, Parameter | None]:
+    """The names of all decoders of a run's model, with their parameters."""
+    return {name: family.parameter for name, family in families_of(config).items()}
+
+
 def find_decoders(config: Config, key: str, text: str) -> dict[str, Decoder]:
     """The decoders that a text names (core/decoder_text.py), by the names of their results. `key`: of the setting."""
     families = families_of(config)
-    choices = read_decoders(key, text, {name: family.parameter for name, family in families.items()})
+    choices = read_decoders(key, text, parameters_of(config))
     return {name: families[base].make(value) for name, base, value in choices}
 
 

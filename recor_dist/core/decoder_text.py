@@ -51,14 +51,6 @@ def read_decoders(key: str, text: str, table: Mapping[str, Parameter | None]) ->
     return list({name: (name, base, value) for name, base, value in found}.values())
 
 
-def read_decoder(key: str, text: str, table: Mapping[str, Parameter | None]) -> Choice:
-    """The one decoder in a text."""
-    choices = read_decoders(key, text, table)
-    if len(choices) != 1:
-        raise Mistake(f"{key}={text}: names {len(choices)} decoders; give one")
-    return choices[0]
-
-
 def find_name(word: str, table: Mapping[str, Parameter | None]) -> str | None:
     """The name in the table that a word without its value means; None if there is none."""
     name = word.partition(":")[0]

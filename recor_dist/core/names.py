@@ -33,9 +33,8 @@ def split_steps(decoder: str) -> tuple[str, str]:
 def name_of(decoder: str) -> str:
     """The display name: adamdm_prob_T2 -> AdaMDM, top probability, T=2; recor_confidence -> ReCOR, confidence."""
     base, parameter, value = split_parameter(decoder)
-    method = _method_of(base)
-    rule = base.removeprefix(method).strip("_").replace("_", " ")
-    name = ", ".join(part for part in (NAMES.get(method, method), rule) if part)
+    method, rule = split_rule(base)
+    name = ", ".join(part for part in (NAMES.get(method, method), rule.replace("_", " ")) if part)
     return name + (f", {parameter}={value}" if parameter else "")
 
 
@@ -46,7 +45,9 @@ def place_of(decoder: str) -> tuple[str, int, str]:
     return (value if parameter == "T" else ""), place, base
 
 
-def _method_of(base: str) -> str:
-    """The longest known name with which the name of a decoder begins; itself if there is none."""
+def split_rule(base: str) -> tuple[str, str]:
+    """The known name with which that of a decoder begins, and what follows: mdm_threshold -> mdm, threshold. The second
+    is empty for known and for unknown names."""
     known = [name for name in NAMES if base == name or base.startswith(f"{name}_")]
-    return max(known, key=len, default=base)
+    method = max(known, key=len, default=base)
+    return method, base.removeprefix(method).strip("_")
