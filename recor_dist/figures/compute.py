@@ -126,9 +126,6 @@ def _shift(point: CostPoint, single: Sequence[CostPoint]) -> float:
 
 def _label(name: str, line: Sequence[CostPoint]) -> str:
     """The name, and for a curve the values of its parameter, cheapest first. One without a value has the default."""
-    values = [split_parameter(point.decoder)[1:] for point in line]
-    named = next((parameter for parameter, _ in values if parameter), "")
-    shown = [
-        value or (f"{point.passes:g}" if point.passes else "") for (_, value), point in zip(values, line, strict=True)
-    ]
+    named = next((parameter for point in line if (parameter := split_parameter(point.decoder)[1])), "")
+    shown = [split_parameter(point.decoder)[2] or f"{point.passes or 0:g}" for point in line]
     return f"{name}, {named}={', '.join(shown)}" if named else name

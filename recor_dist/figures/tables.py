@@ -81,9 +81,8 @@ def main_table(groups: Sequence[Group], scale: str) -> list[str]:
     wanted = [(scale, task, ()) for task in PAPER]
     wanted += [c for c in conditions(groups) if c[0] == scale and c not in wanted]
     wanted.sort(key=lambda c: (list(TASKS).index(c[1]), len(c[2])))
-    further = {
-        d for g in groups if g.scale == scale for run in g.runs for d in run.decoders if not split_parameter(d)[1]
-    }
+    found = {decoder for g in groups if g.scale == scale for run in g.runs for decoder in run.decoders}
+    further = {decoder for decoder in found if not split_parameter(decoder)[1]}
     decoders = sorted({*NAMES, *further}, key=place_of)  # methods that users added come last
     head, columns = [""], [[name_of(decoder) for decoder in decoders]]
     for condition in wanted:
