@@ -236,5 +236,5 @@ def test_solve_and_a_solver_take_a_decoder_with_its_value(trained: Callable[...,
         assert (alone.responses[0] == whole.responses[row]).all()
         assert (alone.steps[0] == whole.steps[row]).all()
     assert whole.last_steps.max() < 4
-    with pytest.raises(Mistake, match="decoder=threshold:0.2/0.3: names 2 decoders; give one"):
+    with pytest.raises(Mistake, match=r"decoder=threshold:0\.2/0\.3: names 2 decoders; give one"):
         solver.answer(prompts, "threshold:0.2/0.3")
