@@ -15,7 +15,7 @@ from recor_dist.core.device import autocast
 from recor_dist.core.messages import EvalSums, Rows, Ticket, TicketGradient
 from recor_dist.core.rng import rng
 from recor_dist.model.decoding import Decoder
-from recor_dist.model.evaluation import evaluation_rng, pad_rows, score
+from recor_dist.model.evaluation import answer_ticket, score
 from recor_dist.model.transformer import Model
 
 
@@ -75,10 +75,7 @@ class Worker:
         """
         size = self.config.eval.size
         rows = self.data.read_split(split, index * size, size)
-        prompts = pad_rows(rows, size).prompts
-        sums = {}
-        for name in list(self.decoders)[: None if split == "test" else 1]:
-            random = evaluation_rng(self.config.seed, split, name, index)
-            with autocast(self.config):
-                sums[name] = score(self.decoders[name].answer(self.model, prompts, random), rows)
-        return sums
+        return {
+            name: score(answer_ticket(self.config, self.model, name, self.decoders[name], rows, split, index), rows)
+            for name in list(self.decoders)[: None if split == "test" else 1]
+        }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from learner.gradients import Compute, Gradients, Loss
 from learner.learner import Learner, Statistics
 from learner.losses import recor_loss, recor_statistics
 from recor_dist.core.config import Config
+from recor_dist.core.decoder_text import Parameter, read_decoders
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.memory import check_memory
 from recor_dist.core.messages import Rows, Shape, Ticket, TicketGradient
-from recor_dist.model.decoding import Decoder, generate, generate_in_random_order, generate_left_to_right
-from recor_dist.model.denoising import mdm_decoders
+from recor_dist.core.names import split_parameter
+from recor_dist.model.any_order import StreamReader, WholeReader, any_order_decoders
+from recor_dist.model.decoding import Decoder, Family, generate, generate_in_random_order, generate_left_to_right
+from recor_dist.model.denoising import mdm_decoders, mdm_families
 from recor_dist.model.transformer import Model
 
 
@@ -35,6 +39,8 @@ class Method:
     prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any]
     loss: Loss
     decoders: Callable[[Any], dict[str, Decoder]]  # method -> decoders by name; the first gives the headline metrics
+    # method -> what else can decode its models, by name; not evaluated at the end of a run, see `find_decoders`
+    families: Callable[[Any], dict[str, Family]]
     uses_weights: bool  # False: `prepare` ignores the model, and a ticket may be computed with any weights
     statistics: Callable[[Any], Statistics | None] = lambda _: (
         None
@@ -46,6 +52,7 @@ METHODS = {
         prepare=rollout,
         loss=recor_loss,
         decoders=lambda method: {"recor": Decoder(generate, passes=2 + method.order_queries)},
+        families=lambda _: any_order_decoders("recor", StreamReader),
         uses_weights=True,
         statistics=lambda method: recor_statistics if method.algorithm == "ppo" else None,
     ),
@@ -53,19 +60,28 @@ METHODS = {
         prepare=left_to_right,
         loss=clm_loss,
         decoders=lambda _: {"clm": Decoder(generate_left_to_right, passes=1)},
+        families=lambda _: {},
         uses_weights=False,
     ),
     "ar_gt": Method(
         prepare=known_order,
         loss=ar_gt_loss,
         decoders=lambda method: {"ar_gt": Decoder(generate, passes=2 + method.order_queries)},
+        families=lambda _: {},
         uses_weights=False,
     ),
-    "mdm": Method(prepare=mask, loss=mdm_loss, decoders=mdm_decoders, uses_weights=False),
+    "mdm": Method(
+        prepare=mask,
+        loss=mdm_loss,
+        decoders=mdm_decoders,
+        families=lambda m: mdm_families(m) | any_order_decoders("sufmdm" if m.suffix else "mdm", WholeReader),
+        uses_weights=False,
+    ),
     "ao_arm": Method(
         prepare=random_order,
         loss=ao_arm_loss,
         decoders=lambda _: {"ao_arm": Decoder(generate_in_random_order, passes=2)},
+        families=lambda _: any_order_decoders("ao_arm", StreamReader),
         uses_weights=False,
     ),
 }
@@ -74,6 +90,31 @@ METHODS = {
 def headline_decoder(config: Config) -> str:
     """The decoder used for validation and for the headline metrics."""
     return next(iter(METHODS[config.method.name].decoders(config.method)))
+
+
+def families_of(config: Config) -> dict[str, Family]:
+    """All decoders of a run's model, by name: those of its own test, and those with a parameter."""
+    method = METHODS[config.method.name]
+    families = method.families(config.method)
+    fixed = {name: decoder for name, decoder in method.decoders(config.method).items() if name not in families}
+    plain = {name: Family(partial(_always, decoder)) for name, decoder in fixed.items() if not split_parameter(name)[1]}
+    return plain | families
+
+
+def _always(decoder: Decoder, _: float | None) -> Decoder:
+    return decoder
+
+
+def parameters_of(config: Config) -> dict[str, Parameter | None]:
+    """The names of all decoders of a run's model, with their parameters."""
+    return {name: family.parameter for name, family in families_of(config).items()}
+
+
+def find_decoders(config: Config, key: str, text: str) -> dict[str, Decoder]:
+    """The decoders that a text names (core/decoder_text.py), by the names of their results. `key`: of the setting."""
+    families = families_of(config)
+    choices = read_decoders(key, text, parameters_of(config))
+    return {name: families[base].make(value) for name, base, value in choices}
 
 
 def lay_out(config: Config, shape: Shape) -> Model:

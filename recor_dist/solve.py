@@ -14,8 +14,7 @@ import numpy as np
 from omegaconf import MISSING
 from rich.console import Console
 
-from recor_dist.answers.prompt_files import PromptFile, check_ending, read_prompts, write_answers
-from recor_dist.answers.prompts import encode_response
+from recor_dist.answers.prompt_files import check_ending, read_prompts, write_answers
 from recor_dist.answers.solver import Solver, load_solver, plain_answers
 from recor_dist.answers.terminal import fill_in
 from recor_dist.core.command import plain_command
@@ -31,6 +30,7 @@ ABOUT = [
     "  python -m recor_dist.solve model=runs/arg-... prompt=00123210",
     "  python -m recor_dist.solve model=runs/mul-... prompt='1234*05='",
     "  python -m recor_dist.solve model=runs/sudoku-... prompt=.3.4..2.1...4...",
+    "  python -m recor_dist.solve model=runs/sudoku-mdm-... prompt=.3.4..2.1...4... decoder=threshold:0.9",
     "  python -m recor_dist.solve model=runs:/RUN_ID/model input=puzzles.txt output=answers.jsonl",
     "",
     "Tokens longer than one character are separated by spaces, or given as a JSON list. A .txt file has one prompt",
@@ -46,7 +46,9 @@ class SolveConfig:
     prompt: str | None = setting(None, "the prompt", may_be_empty=True)
     input: str | None = setting(None, "a .parquet, .jsonl or .txt file of prompts, instead of `prompt`")
     output: str | None = setting(None, "a .parquet, .jsonl or .txt file for the answers; by default they are printed")
-    decoder: str | None = setting(None, "decoder of the method; by default the one that gives its headline metrics")
+    decoder: str | None = setting(
+        None, "decoder, such as threshold:0.9; by default the one that gives the method's headline metrics"
+    )
     format: str = setting("text", "how answers are printed", choices=("text", "json"))
     batch_size: int = setting(256, "prompts answered together", at_least=1)
 
@@ -111,7 +113,7 @@ def solve_many(solver: Solver, config: SolveConfig, decoder: str) -> None:
         check_ending("output", config.output)
     file = read_prompts(config.input)
     ids = solver.encode(file.prompts, file.name_row)
-    truth = _encode_responses(solver, file)
+    truth = solver.encode_responses(file.responses, file.name_row) if file.responses else None
     answers: list[dict[str, Any]] = []
     responses: list[np.ndarray] = []
     with progress_bar(f"answering {config.input}", len(ids)) as advance:
@@ -142,19 +144,6 @@ def _in_words(summary: dict[str, Any]) -> str:
     if "output" in summary:
         lines.append(f"saved in {summary['output']}")
     return "\n".join(lines)
-
-
-def _encode_responses(solver: Solver, file: PromptFile) -> np.ndarray | None:
-    """Ids (R, M) of the right responses; None if the file has none."""
-    if not file.responses:
-        return None
-    encoded = np.empty((len(file.responses), solver.model.shape.M), dtype=np.int64)
-    for index, response in enumerate(file.responses):
-        try:
-            encoded[index] = encode_response(solver.vocabulary, solver.model.shape.M, response)
-        except Mistake as mistake:
-            raise Mistake(f"the response in {file.name_row(index)}: {mistake}") from None
-    return encoded
 
 
 def main(config: SolveConfig) -> None:

@@ -13,17 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from data.prepare import find_data
 from data.tasks import TASKS, task_of
+from recor_dist.answers.rows_to_score import read_split
 from recor_dist.answers.solver import Solver, load_solver
 from recor_dist.core.config import Config
-from recor_dist.core.device import autocast, resolve_device, set_up_torch
+from recor_dist.core.decoder_text import SWEEP, find_name
+from recor_dist.core.device import resolve_or_use_cpu, set_up_torch
 from recor_dist.core.files import join, open_folder, split_name, write_atomically
 from recor_dist.core.messages import Generation, Rows
 from recor_dist.core.names import name_of
 from recor_dist.core.progress import progress_bar
-from recor_dist.core.setting import Mistake
-from recor_dist.model.evaluation import evaluation_rng, pad_rows
+from recor_dist.core.setting import Mistake, nearest
+from recor_dist.methods import find_decoders, parameters_of
+from recor_dist.model.decoding import Decoder
+from recor_dist.model.evaluation import answer_ticket
+from recor_dist.record.evaluations import TEST_ROWS, read_evaluations
 from recor_dist.record.run_folder import REPLAY, RunFolder
 
 log = logging.getLogger(__name__)
@@ -43,8 +47,9 @@ def write_replay(
     _check_comparable(outs, solvers, tests)
     panels, seeds = [], []
     for one, solver, test, names in zip(outs, solvers, tests, chosen, strict=True):
-        _set_up(solver.config)
-        panels += [_panel(solver, name, test, rows, _accuracy(one, name)) for name in names]
+        resolve_or_use_cpu(solver.config)
+        set_up_torch(solver.config)
+        panels += [_panel(solver, name, decoder, test, rows, _accuracy(one, name)) for name, decoder in names.items()]
         seeds += [solver.config.seed] * len(names)
     _tell_apart(panels, seeds)
     page = _page(solvers[0], tests[0].select(np.arange(min(rows, len(tests[0])))), panels)
@@ -54,22 +59,18 @@ def write_replay(
     return place
 
 
-def _choose_decoders(solvers: list[Solver], wanted: list[str] | None) -> list[list[str]]:
+def _choose_decoders(solvers: list[Solver], wanted: list[str] | None) -> list[dict[str, Decoder]]:
     """The decoders to show, by run: those of `wanted` that the run has, or its headline decoder if it has none."""
-    known = list(dict.fromkeys(name for solver in solvers for name in solver.decoders))
-    for name in wanted or []:
-        if name not in known:
-            raise Mistake(f"decoders={name}: no such decoder; allowed: {', '.join(known)}")
-    return [[n for n in wanted or [] if n in solver.decoders] or [solver.choose(None)] for solver in solvers]
-
-
-def _set_up(config: Config) -> None:
-    """Sets up torch as on the run's machine, as far as this one can."""
-    try:
-        resolve_device(config)
-    except Mistake:  # trained on a GPU, and this machine has none
-        config.device, config.precision = "cpu", "float32"
-    set_up_torch(config)
+    tables = [parameters_of(solver.config) for solver in solvers]
+    for word in wanted or []:
+        if word != SWEEP and not any(find_name(word, table) for table in tables):
+            known = list(dict.fromkeys(name for part in (*[s.decoders for s in solvers], *tables) for name in part))
+            raise Mistake(f"decoders={word}: no such decoder; allowed: {', '.join(known)}{nearest(word, known)}")
+    chosen = []
+    for solver, table in zip(solvers, tables, strict=True):
+        words = [word for word in wanted or [] if word == SWEEP or find_name(word, table)]
+        chosen.append(find_decoders(solver.config, "decoders", ",".join(words)) if words else dict([solver.find(None)]))
+    return chosen
 
 
 def read_test_rows(config: Config, rows: int) -> Rows:
@@ -77,12 +78,7 @@ def read_test_rows(config: Config, rows: int) -> Rows:
     task = task_of(config)
     size = config.eval.size
     count = math.ceil(min(rows, sum(task.sizes["test"])) / size) * size
-    data = find_data(config, task)
-    if data is not None:
-        return data.read_split("test", 0, count)
-    log.info("no data in %s: making the first test rows again", config.data.dir)
-    made = task.make_shard("test", 0)
-    return made.select(np.arange(min(count, len(made))))
+    return read_split(config, task, "test", min(count, sum(task.sizes["test"])))
 
 
 def _check_comparable(outs: list[str], solvers: list[Solver], tests: list[Rows]) -> None:
@@ -99,34 +95,36 @@ def _same(a: Rows, b: Rows) -> bool:
     return all(np.array_equal(x[:count], y[:count]) for x, y in ((a.prompts, b.prompts), (a.responses, b.responses)))
 
 
-def _panel(solver: Solver, decoder: str, test: Rows, rows: int, accuracy: str) -> dict[str, Any]:
+def _panel(solver: Solver, name: str, decoder: Decoder, test: Rows, rows: int, accuracy: str) -> dict[str, Any]:
     """A decoder's answers to the first test rows."""
-    answers, steps = [], 0
+    answers: list[dict[str, Any]] = []
     size = solver.config.eval.size
-    with progress_bar(f"answering with {name_of(decoder)}", len(test)) as advance:
+    with progress_bar(f"answering with {name_of(name)}", len(test)) as advance:
         for index in range(math.ceil(len(test) / size)):
             ticket = test.select(np.arange(index * size, min(index * size + size, len(test))))
-            random = evaluation_rng(solver.config.seed, "test", decoder, index)
-            with autocast(solver.config):
-                generation = solver.decoders[decoder].answer(solver.model, pad_rows(ticket, size).prompts, random)
+            generation = answer_ticket(solver.config, solver.model, name, decoder, ticket, "test", index)
             answers += [_answer(solver, generation, row) for row in range(len(ticket))]
-            steps = generation.last_step
             advance(len(ticket))
-    return {"name": name_of(decoder), "figures": accuracy, "steps": steps, "answers": answers[:rows]}
+    shown = answers[:rows]
+    steps = max(answer["last"] for answer in shown)
+    return {"name": name_of(name), "figures": accuracy, "steps": steps, "answers": shown}
 
 
 def _answer(solver: Solver, generation: Generation, row: int) -> dict[str, Any]:
     return {
         "tokens": solver.vocabulary.decode(generation.responses[row]),
         "steps": generation.steps[row].tolist(),
+        "last": int(generation.last_steps[row]),
         "confidences": [round(float(value), 4) for value in generation.confidences[row]],
     }
 
 
 def _accuracy(out: str, decoder: str) -> str:
-    """The decoder's test accuracy in words; empty if the run is not finished."""
-    result = RunFolder.open(out).read_result() or {"test": {}}
-    figures = result["test"].get("decoders", {}).get(decoder)
+    """The decoder's test accuracy in words; empty if the run's test did not measure it, nor `recor_dist.evaluate`."""
+    folder = RunFolder.open(out)
+    result = folder.read_result() or {"test": {}}
+    further = {line["decoder"]: line for line in read_evaluations(folder) if line["name"] == TEST_ROWS}
+    figures = result["test"].get("decoders", {}).get(decoder) or further.get(decoder)
     return f"{figures['exact_match']:.1%} of {figures['rows']:,} test answers exact" if figures else ""
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from data.vocab import Vocabulary
-from recor_dist.answers.prompts import Text, decode, encode_prompt
+from recor_dist.answers.prompts import Text, decode, encode_prompt, encode_response
 from recor_dist.core.config import unflatten
 from recor_dist.core.messages import Generation, Shape
 from recor_dist.core.rng import rng
-from recor_dist.core.setting import Mistake, nearest
-from recor_dist.methods import METHODS, lay_out
+from recor_dist.core.setting import Mistake
+from recor_dist.methods import METHODS, find_decoders, lay_out
 from recor_dist.model.decoding import Decoder
 from recor_dist.model.transformer import Model
 from recor_dist.record.checkpoint import load_model
@@ -33,7 +33,8 @@ class Solver:
         gpu = self.config.device != "cpu" and torch.cuda.is_available()
         self.model = model.move("cuda") if gpu else model
         self.vocabulary = Vocabulary(tuple(about["vocabulary"]))
-        self.decoders = METHODS[self.config.method.name].decoders(self.config.method)  # the headline decoder first
+        # Those of the run's own test, the headline decoder first; `find` knows more.
+        self.decoders = METHODS[self.config.method.name].decoders(self.config.method)
 
     @staticmethod
     def of_weights(about: dict[str, Any], named: dict[str, np.ndarray]) -> "Solver":
@@ -42,12 +43,19 @@ class Solver:
         model.load(model.flat_weights(named))
         return Solver(about, model)
 
+    def find(self, decoder: str | None) -> tuple[str, Decoder]:
+        """A decoder as people write it (core/decoder_text.py), by default the headline decoder, and the name of its
+        results. Raises a Mistake if the method does not have it."""
+        if not decoder:
+            return next(iter(self.decoders.items()))
+        found = list(find_decoders(self.config, "decoder", decoder).items())
+        if len(found) > 1:
+            raise Mistake(f"decoder={decoder}: names {len(found)} decoders; give one")
+        return found[0]
+
     def choose(self, decoder: str | None) -> str:
-        """The name of a decoder, by default the headline decoder. Raises a Mistake if the method does not have it."""
-        if decoder and decoder not in self.decoders:
-            allowed = ", ".join(self.decoders)
-            raise Mistake(f"decoder={decoder}: this model has {allowed}{nearest(decoder, self.decoders)}")
-        return decoder or next(iter(self.decoders))
+        """The name of the results of a decoder."""
+        return self.find(decoder)[0]
 
     def encode(self, prompts: Sequence[Text], where: Callable[[int], str]) -> np.ndarray:
         """Ids (R, N) of prompts as people write them. A Mistake begins with `where(index)`, which names the prompt."""
@@ -59,10 +67,19 @@ class Solver:
                 raise Mistake(f"{where(index)}: {mistake}") from None
         return ids
 
+    def encode_responses(self, responses: Sequence[Text], where: Callable[[int], str]) -> np.ndarray:
+        """Ids (R, M) of right responses. A Mistake names the response by `where(index)`."""
+        ids = np.empty((len(responses), self.model.shape.M), dtype=np.int64)
+        for index, response in enumerate(responses):
+            try:
+                ids[index] = encode_response(self.vocabulary, self.model.shape.M, response)
+            except Mistake as mistake:
+                raise Mistake(f"the response in {where(index)}: {mistake}") from None
+        return ids
+
     def answer(self, prompts: np.ndarray, decoder: str | None = None) -> Generation:
         """Answers to prompts (R, N), in one batch."""
-        name = self.choose(decoder)
-        decode: Decoder = self.decoders[name]
+        name, decode = self.find(decoder)
         random: Any = RandomByRow([rng(self.config.seed, f"answer/{name}", _number_of(row)) for row in prompts])
         return decode.answer(self.model, prompts, random)
 

@@ -25,13 +25,14 @@ def fill_in(solver: Solver, prompt: np.ndarray, generation: Generation) -> None:
     layout = TASKS[task.name].layout(task, solver.vocabulary.decode(prompt), M, None)
     for number, clue in enumerate(layout.clues, start=1):
         console.print(Styled(f"{number:3}. {clue['text']}", style="dim"))
-    pause = min(SECONDS_PER_STEP, SECONDS / generation.last_step)
+    last = int(generation.last_steps[0])
+    pause = min(SECONDS_PER_STEP, SECONDS / last)
     with Live(console=console, auto_refresh=False) as live:
-        for step in range(generation.last_step + 1):
+        for step in range(last + 1):
             cells = _cells(solver, prompt, generation, layout, step)
-            count = f"step {step} of {generation.last_step}"
+            count = f"step {step} of {last}"
             live.update(Group(draw(layout, cells), Styled(count, "dim")), refresh=True)
-            if step < generation.last_step:
+            if step < last:
                 time.sleep(pause)
     sure, unsure = (f"sure ({SURE} or more)", "green"), (f"unsure (below {UNSURE})", "red")
     console.print(Styled.assemble(sure, "  ", ("less sure", "yellow"), "  ", unsure))

@@ -25,6 +25,14 @@ def resolve_device(config: Config, found: str | None = None) -> None:
         config.precision = "bfloat16" if config.device == "cuda" else "float32"
 
 
+def resolve_or_use_cpu(config: Config) -> None:
+    """The same for the model of a finished run: one that was trained on a GPU may answer on a machine without."""
+    try:
+        resolve_device(config)
+    except Mistake:
+        config.device, config.precision = "cpu", "float32"
+
+
 def set_up_torch(config: Config) -> None:
     """Makes torch deterministic. Every process of a run calls this first."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this

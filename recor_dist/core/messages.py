@@ -177,6 +177,7 @@ class EvalSums:
     tokens: int  # response tokens that are correct
     fills: np.ndarray  # (M, steps) int64: fills[slot, step - 1] answers filled this slot at this step
     agreement: int | None  # pairs of slots filled in the known order minus those against it; None: no known order
+    work: "Work | None" = None  # None: every answer costs the same, see Cost
 
     def __add__(self, other: "EvalSums") -> "EvalSums":
         agreement = None
@@ -188,7 +189,21 @@ class EvalSums:
             self.tokens + other.tokens,
             self.fills + other.fills,
             agreement,
+            self.work + other.work if self.work and other.work else None,
         )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the answers to some rows took, where it depends on the answer: integers, like EvalSums."""
+
+    passes: int  # forward passes, summed over rows
+    most_passes: int  # of one row
+    flops: int  # summed over rows
+
+    def __add__(self, other: "Work") -> "Work":
+        most = max(self.most_passes, other.most_passes)
+        return Work(self.passes + other.passes, most, self.flops + other.flops)
 
 
 @dataclass(frozen=True)
@@ -206,7 +221,14 @@ class Generation:
     responses: np.ndarray  # (R, M) int64
     steps: np.ndarray  # (R, M) int64: the step, from 1, that filled each slot; several slots may share one
     confidences: np.ndarray  # (R, M) float32: the probability of each token when it was written
-    last_step: int  # steps per answer
+    last_step: int  # steps per answer, or if they depend on the answer, the most it can take
+    passes: np.ndarray | None = None  # (R,) int64: forward passes of each row; None: the same for all, see Decoder
+    flops: np.ndarray | None = None  # (R,) int64: what those passes cost
+
+    @property
+    def last_steps(self) -> np.ndarray:
+        """(R,) int64: the number of steps of each answer."""
+        return np.full(len(self.steps), self.last_step) if self.passes is None else self.steps.max(axis=1)
 
     @property
     def orders(self) -> np.ndarray:

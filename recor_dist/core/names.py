@@ -1,5 +1,7 @@
 """The names of methods and decoders in figures, tables and pages, and the order in which they are listed."""
 
+import re
+
 NAMES = {
     "recor": "ReCOR",
     "ar_gt": "AR-GT",
@@ -12,21 +14,40 @@ NAMES = {
     "adasufmdm_prob": "AdaSufMDM, top probability",
     "adasufmdm_margin": "AdaSufMDM, top margin",
 }
+PARAMETERS = ("T", "tau", "gamma", "k")  # of decoders; in the names of results, a number follows: adamdm_prob_T2
+
+
+def split_parameter(decoder: str) -> tuple[str, str, str]:
+    """The decoder without its parameter, the parameter and its value: mdm_threshold_tau0.9 -> mdm_threshold, tau, 0.9.
+    The last two are empty if the name has none."""
+    found = re.fullmatch(rf"(.+)_({'|'.join(PARAMETERS)})(\d+(?:\.\d+)?)", decoder)
+    return (found[1], found[2], found[3]) if found else (decoder, "", "")
 
 
 def split_steps(decoder: str) -> tuple[str, str]:
     """The decoder without its number of steps T, and T if the name has it: adamdm_prob_T2 -> adamdm_prob, "2"."""
-    base, separator, steps = decoder.rpartition("_T")
-    return (base, steps) if separator and steps.isdecimal() else (decoder, "")
+    base, parameter, value = split_parameter(decoder)
+    return (base, value) if parameter == "T" else (decoder, "")
 
 
 def name_of(decoder: str) -> str:
-    """The display name: adamdm_prob_T2 -> AdaMDM, top probability, T=2."""
-    base, steps = split_steps(decoder)
-    return NAMES.get(base, base) + (f", T={steps}" if steps else "")
+    """The display name: adamdm_prob_T2 -> AdaMDM, top probability, T=2; recor_confidence -> ReCOR, confidence."""
+    base, parameter, value = split_parameter(decoder)
+    method, rule = split_rule(base)
+    name = ", ".join(part for part in (NAMES.get(method, method), rule.replace("_", " ")) if part)
+    return name + (f", {parameter}={value}" if parameter else "")
 
 
 def place_of(decoder: str) -> tuple[str, int, str]:
-    """Sort key: full decoders before those of few steps, known ones in the order of NAMES, others last."""
-    base, steps = split_steps(decoder)
-    return steps, list(NAMES).index(base) if base in NAMES else len(NAMES), base
+    """Sort key: full decoders before those with a parameter, known ones in the order of NAMES, others last."""
+    base, parameter, value = split_parameter(decoder)
+    place = list(NAMES).index(base) if base in NAMES else len(NAMES)
+    return (value if parameter == "T" else ""), place, base
+
+
+def split_rule(base: str) -> tuple[str, str]:
+    """The known name with which that of a decoder begins, and what follows: mdm_threshold -> mdm, threshold. The second
+    is empty for known and for unknown names."""
+    known = [name for name in NAMES if base == name or base.startswith(f"{name}_")]
+    method = max(known, key=len, default=base)
+    return method, base.removeprefix(method).strip("_")

@@ -1,4 +1,7 @@
-"""Accuracy against compute: exact match on the test split against FLOPs per answer, from groups of runs."""
+"""Accuracy against compute: exact match on the test split against FLOPs per answer, from groups of runs.
+
+A decoder with a parameter (T, tau, gamma) is a curve over its values, any other a point.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from recor_dist.core.names import name_of, place_of, split_steps
+from recor_dist.core.names import name_of, place_of, split_parameter, split_rule
 from recor_dist.figures.groups import Group
-from recor_dist.figures.style import caption, look_at, look_of, new_figure, styled
+from recor_dist.figures.style import MARKERS, caption, look_at, look_of, new_figure, styled
 
 
 @dataclass(frozen=True)
@@ -20,49 +23,86 @@ class CostPoint:
     settings: tuple[str, ...]  # non-default settings of the method
     flops: float
     passes: float | None
+    most_passes: float | None  # of one answer, where that depends on the answer
     accuracy: list[float]
 
     @property
     def name(self) -> str:
-        """Without the decoder's number of steps."""
-        return ", ".join([name_of(split_steps(self.decoder)[0]), *self.settings])
+        """Without the value of the decoder's parameter."""
+        return ", ".join([name_of(self.base), *self.settings])
+
+    @property
+    def base(self) -> str:
+        return split_parameter(self.decoder)[0]
 
 
 def costs(groups: Iterable[Group]) -> list[CostPoint]:
     """A point for each decoder of each group whose cost is known."""
     return [
-        CostPoint(decoder, g.own, figures["flops"], figures.get("forward_passes"), g.accuracy(decoder))
+        _point(g, decoder)
         for g in groups
-        for decoder, figures in g.runs[0].decoders.items()
-        if "flops" in figures
+        for decoder in dict.fromkeys(name for run in g.runs for name in run.measured)
+        if all("flops" in figures for figures in g.figures(decoder))
     ]
+
+
+def _point(group: Group, decoder: str) -> CostPoint:
+    """Costs are means over runs, because those of some decoders depend on the answers."""
+    figures = group.figures(decoder)
+    passes = [part["forward_passes"] for part in figures if part.get("forward_passes")]
+    most = [part["most_forward_passes"] for part in figures if part.get("most_forward_passes")]
+    return CostPoint(
+        decoder,
+        group.own,
+        float(np.mean([part["flops"] for part in figures])),
+        float(np.mean(passes)) if passes else None,
+        max(most) if most else None,
+        group.accuracy(decoder),
+    )
+
+
+RULES = ("", "confidence", "threshold", "entropy_bounded", "information_gain")  # in the order of their looks
+
+
+def _looks(points: Sequence[CostPoint]) -> dict[str, tuple[str, str]]:
+    """Colour and marker by name: the colour is the method's, the marker tells how it decodes. If that does not tell all
+    of them apart, each gets another look."""
+    found = {}
+    for point in points:
+        method, rule = split_rule(point.base)
+        colour, marker = look_of(method)
+        found[point.name] = colour, (MARKERS[RULES.index(rule) + 4] if rule in RULES[1:] else marker)
+    if len(set(found.values())) == len(found):
+        return found
+    return {name: look_at(index) for index, name in enumerate(found)}
 
 
 @styled
 def draw_costs(title: str, points: Sequence[CostPoint]) -> Figure:
     """FLOPs per answer (logarithmic) against exact match: the mean over runs, with whiskers from lowest to highest."""
-    figure, (axes,) = new_figure(f"Accuracy against compute: {title}", (8.4, 4.6))
-    drawn = sorted(points, key=lambda point: (place_of(point.decoder), point.settings, point.flops))
-    names = list(dict.fromkeys((point.name, split_steps(point.decoder)[0]) for point in drawn))
-    # A method keeps its own colour unless several settings of it must be told apart.
-    several = len({base for _, base in names}) < len(names)
-    looks = {name: look_at(i) if several else look_of(base) for i, (name, base) in enumerate(names)}
-    beside = {point.flops: [other for other in drawn if other.flops == point.flops] for point in drawn}
-    for point in drawn:
-        colour, marker = looks[point.name]
-        shift = 1.06 ** (beside[point.flops].index(point) - (len(beside[point.flops]) - 1) / 2)
-        low, mean, high = min(point.accuracy), float(np.mean(point.accuracy)), max(point.accuracy)
+    drawn = sorted(points, key=lambda point: (place_of(point.decoder)[1:], point.settings, point.flops))
+    looks = _looks(drawn)
+    lines = {name: [point for point in drawn if point.name == name] for name in looks}
+    figure, (axes,) = new_figure(f"Accuracy against compute: {title}", (9.2, max(4.6, 1.6 + 0.24 * len(lines))))
+    single = [line[0] for line in lines.values() if len(line) == 1]
+    for name, line in lines.items():
+        colour, marker = looks[name]
+        means = [float(np.mean(point.accuracy)) for point in line]
+        low = [mean - min(point.accuracy) for mean, point in zip(means, line, strict=True)]
+        high = [max(point.accuracy) - mean for mean, point in zip(means, line, strict=True)]
+        several = any(len(point.accuracy) > 1 for point in line)
+        flops = [point.flops / 1e6 * (_shift(point, single) if len(line) == 1 else 1.0) for point in line]
         axes.errorbar(
-            point.flops / 1e6 * shift,
-            mean,
-            yerr=[[mean - low], [high - mean]] if len(point.accuracy) > 1 else None,
+            flops,
+            means,
+            yerr=[low, high] if several else None,
             color=colour,
             marker=marker,
-            markersize=8,
-            markerfacecolor="white" if split_steps(point.decoder)[1] else colour,
-            linestyle="none",
+            markersize=8 if len(line) == 1 else 6,
+            linestyle="-" if len(line) > 1 else "none",
+            linewidth=1.3,
             capsize=3,
-            label=point.name if point is next(other for other in drawn if other.name == point.name) else None,
+            label=_label(name, line),
         )
     axes.set(xscale="log", xlabel="MFLOPs per answer", ylabel="exact match, test", ylim=(-0.03, 1.03))
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -70,6 +110,22 @@ def draw_costs(title: str, points: Sequence[CostPoint]) -> Figure:
     axes.minorticks_off()
     axes.margins(x=0.12)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
-    hollow = " Hollow: T=2." if any(split_steps(point.decoder)[1] for point in drawn) else ""
-    caption(figure, f"Mean over seeds; whiskers from lowest to highest.{hollow} Equal costs are drawn side by side.")
+    caption(
+        figure,
+        "Mean over seeds; whiskers from lowest to highest. A line joins the values of a decoder's parameter, cheapest "
+        "first. Single points of equal cost are drawn side by side.",
+    )
     return figure
+
+
+def _shift(point: CostPoint, single: Sequence[CostPoint]) -> float:
+    """The factor that draws a single point beside others of the same cost."""
+    beside = [other for other in single if other.flops == point.flops]
+    return 1.06 ** (beside.index(point) - (len(beside) - 1) / 2)
+
+
+def _label(name: str, line: Sequence[CostPoint]) -> str:
+    """The name, and for a curve the values of its parameter, cheapest first. One without a value has the default."""
+    named = next((parameter for point in line if (parameter := split_parameter(point.decoder)[1])), "")
+    shown = [split_parameter(point.decoder)[2] or f"{point.passes or 0:g}" for point in line]
+    return f"{name}, {named}={', '.join(shown)}" if named else name

@@ -35,7 +35,11 @@ class Group:
         return self.scale, self.task, self.common
 
     def accuracy(self, decoder: str) -> list[float]:
-        return [run.decoders[decoder]["exact_match"] for run in self.runs if decoder in run.decoders]
+        return [figures["exact_match"] for figures in self.figures(decoder)]
+
+    def figures(self, decoder: str) -> list[dict[str, Any]]:
+        """The test metrics of a decoder, by run that has them."""
+        return [run.measured[decoder] for run in self.runs if decoder in run.measured]
 
 
 @lru_cache

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from data.tasks import TASKS
-from recor_dist.core.names import NAMES, name_of, place_of, split_steps
-from recor_dist.figures.compute import costs
+from recor_dist.core.names import NAMES, name_of, place_of, split_parameter, split_steps
+from recor_dist.figures.compute import CostPoint, costs
 from recor_dist.figures.groups import Condition, Group, conditions, find_accuracy, label, with_defaults
 from recor_dist.methods import headline_decoder
 from recor_dist.record.runs import Run
@@ -81,7 +81,8 @@ def main_table(groups: Sequence[Group], scale: str) -> list[str]:
     wanted = [(scale, task, ()) for task in PAPER]
     wanted += [c for c in conditions(groups) if c[0] == scale and c not in wanted]
     wanted.sort(key=lambda c: (list(TASKS).index(c[1]), len(c[2])))
-    further = {d for g in groups if g.scale == scale for run in g.runs for d in run.decoders if not split_steps(d)[1]}
+    found = {decoder for g in groups if g.scale == scale for run in g.runs for decoder in run.decoders}
+    further = {decoder for decoder in found if not split_parameter(decoder)[1]}
     decoders = sorted({*NAMES, *further}, key=place_of)  # methods that users added come last
     head, columns = [""], [[name_of(decoder) for decoder in decoders]]
     for condition in wanted:
@@ -116,7 +117,7 @@ def compute_table(groups: Sequence[Group], condition: Condition) -> list[str]:
     rows = [
         [
             name_of(point.decoder),
-            f"{point.passes:.0f}" if point.passes else "",
+            _passes(point),
             f"{point.flops / 1e6:,.2f}",
             f"{point.flops / recor[0]:.2f}" if recor else "–",
             cell(point.accuracy),
@@ -124,9 +125,16 @@ def compute_table(groups: Sequence[Group], condition: Condition) -> list[str]:
         ]
         for point in sorted(points, key=lambda point: (point.flops, place_of(point.decoder)))
     ]
-    head = ["", "passes", "MFLOPs per answer", "relative to ReCOR", "exact match", "the paper"]
+    head = ["", "passes (most)", "MFLOPs per answer", "relative to ReCOR", "exact match", "the paper"]
     remark = [] if recor else ["ReCOR's cost per answer is not recorded here.", ""]
     return [*table(head, rows), *remark] if rows else []
+
+
+def _passes(point: CostPoint) -> str:
+    """Of an answer; where they depend on it, the mean and in brackets the most."""
+    if not point.passes:
+        return ""
+    return f"{point.passes:.1f} ({point.most_passes:.0f})" if point.most_passes else f"{point.passes:.0f}"
 
 
 def other_table(groups: Sequence[Group]) -> list[str]:
@@ -135,7 +143,7 @@ def other_table(groups: Sequence[Group]) -> list[str]:
         [f"`{g.scale}`", label(g.condition), ", ".join(f"`{word}`" for word in g.own), name_of(decoder), cell(values)]
         for g in sorted(groups, key=lambda g: (g.condition, g.method, g.own))
         for decoder in sorted({d for run in g.runs for d in run.decoders})
-        if g.own and not split_steps(decoder)[1] and (values := g.accuracy(decoder))
+        if g.own and not split_parameter(decoder)[1] and (values := g.accuracy(decoder))
     ]
     return table(["scale", "task", "settings that differ", "method", "exact match"], rows, left=4) if rows else []
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recor_dist.core.decoder_text import Parameter
 from recor_dist.core.device import to_device
 from recor_dist.core.messages import Generation
 from recor_dist.model.transformer import Model
@@ -22,7 +23,15 @@ class Decoder:
     """A way to answer prompts. All its randomness comes from the generator it is given."""
 
     answer: Callable[[Model, np.ndarray, np.random.Generator], Generation]  # model, prompts (R, N), random
-    passes: int  # complete forward passes per answer
+    passes: int | None  # complete forward passes per answer; None: they depend on the answer, which tells them
+
+
+@dataclass(frozen=True)
+class Family:
+    """Decoders that differ in the value of one parameter, or a single one."""
+
+    make: Callable[[float | None], Decoder]  # the value; None if there is no parameter
+    parameter: Parameter | None = None
 
 
 @torch.inference_mode()

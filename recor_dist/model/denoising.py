@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recor_dist.core.decoder_text import Parameter
 from recor_dist.core.device import to_device
 from recor_dist.core.messages import Generation
 from recor_dist.core.method_settings import MdmConfig
 from recor_dist.core.rng import gumbel
-from recor_dist.model.decoding import Decoder
+from recor_dist.model.decoding import Decoder, Family
 from recor_dist.model.transformer import Model
 
 FEW_STEPS = 2  # as many passes as ReCOR needs without order queries
@@ -31,6 +32,14 @@ NOISE = 0.5  # scale of the adaptive decoders' Gumbel noise; decays to 0 over th
 
 def mdm_decoders(method: MdmConfig) -> dict[str, Decoder]:
     """Every decoder with its full number of steps and with two, under the paper's names; method.decoder comes first."""
+    families = mdm_families(method)
+    full = {name: family.make(method.steps) for name, family in families.items()}
+    few = {f"{name}_T{FEW_STEPS}": family.make(FEW_STEPS) for name, family in families.items()}
+    return full if method.steps == FEW_STEPS else full | few
+
+
+def mdm_families(method: MdmConfig) -> dict[str, Family]:
+    """The three decoders with any number of steps."""
     suffix = "suf" if method.suffix else ""
     names = {"vanilla": f"{suffix}mdm", "top_prob": f"ada{suffix}mdm_prob", "top_margin": f"ada{suffix}mdm_margin"}
     answers = {
@@ -39,9 +48,13 @@ def mdm_decoders(method: MdmConfig) -> dict[str, Decoder]:
         "top_margin": partial(denoise_adaptively, score=margin, rewrite=method.rewrite),
     }
     first = [method.decoder, *(kind for kind in names if kind != method.decoder)]
-    full = {names[kind]: Decoder(partial(answers[kind], steps=method.steps), method.steps) for kind in first}
-    few = {f"{names[kind]}_T{FEW_STEPS}": Decoder(partial(answers[kind], steps=FEW_STEPS), FEW_STEPS) for kind in first}
-    return full if method.steps == FEW_STEPS else full | few
+    steps = Parameter("T", method.steps, at_least=1, usual=(1, 2, 5, 10, 20), whole=True, plain_at=method.steps)
+    return {names[kind]: Family(partial(_with_steps, answers[kind]), steps) for kind in first}
+
+
+def _with_steps(answer: Callable[..., Generation], steps: float | None) -> Decoder:
+    assert isinstance(steps, int)
+    return Decoder(partial(answer, steps=steps), steps)
 
 
 def denoise_vanilla(model: Model, prompts: np.ndarray, random: np.random.Generator, steps: int) -> Generation:

@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from recor_dist.core.messages import Cost, EvalSums, Generation, Rows
+from recor_dist.core.config import Config
+from recor_dist.core.device import autocast
+from recor_dist.core.messages import Cost, EvalSums, Generation, Rows, Work
 from recor_dist.core.rng import rng
+from recor_dist.model.decoding import Decoder
+from recor_dist.model.transformer import Model
 
 
 def evaluation_rng(seed: int, split: str, decoder: str, index: int) -> np.random.Generator:
@@ -25,6 +29,15 @@ def pad_rows(rows: Rows, size: int) -> Rows:
     return rows if len(rows) == size else rows.select(np.minimum(np.arange(size), len(rows) - 1))
 
 
+def answer_ticket(
+    config: Config, model: Model, name: str, decoder: Decoder, rows: Rows, split: str, index: int
+) -> Generation:
+    """The answers to the prompts of evaluation ticket `index` of a split by a decoder, padded to the ticket's size."""
+    random = evaluation_rng(config.seed, split, name, index)
+    with autocast(config):
+        return decoder.answer(model, pad_rows(rows, config.eval.size).prompts, random)
+
+
 def score(generation: Generation, rows: Rows) -> EvalSums:
     """Compares answers with rows; surplus answers belong to padding and do not count."""
     count, M = rows.responses.shape
@@ -35,7 +48,11 @@ def score(generation: Generation, rows: Rows) -> EvalSums:
     agreement = None
     if rows.orders is not None and M > 1:
         agreement = int(agreement_of(steps, rows.orders.argsort(axis=1)).sum())
-    return EvalSums(count, int(right.all(1).sum()), int(right.sum()), fills, agreement)
+    work = None
+    if generation.passes is not None and generation.flops is not None:
+        passes = generation.passes[:count]
+        work = Work(int(passes.sum()), int(passes.max(initial=0)), int(generation.flops[:count].sum()))
+    return EvalSums(count, int(right.all(1).sum()), int(right.sum()), fills, agreement, work)
 
 
 def agreement_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -88,8 +105,21 @@ def headline(sums: Mapping[str, EvalSums]) -> EvalSums:
 
 def summarise_by_decoder(sums: Mapping[str, EvalSums], costs: Mapping[str, Cost]) -> dict[str, Any]:
     """The headline metrics, and under `decoders` those of each decoder with its cost per answer."""
-    decoders = {name: summarise(part) | asdict(costs[name]) for name, part in sums.items()}
+    decoders = {name: summarise(part) | cost_per_answer(part, costs.get(name)) for name, part in sums.items()}
     return summarise(headline(sums)) | {"decoders": decoders}
+
+
+def cost_per_answer(sums: EvalSums, cost: Cost | None) -> dict[str, float]:
+    """The mean cost of an answer where it was counted row by row, otherwise `cost`, which is that of every answer."""
+    if sums.work is None:
+        assert cost is not None
+        return asdict(cost)
+    work, rows = sums.work, sums.rows
+    return {
+        "forward_passes": work.passes / rows,
+        "most_forward_passes": work.most_passes,
+        "flops": work.flops / rows,
+    }
 
 
 def orders_by_decoder(sums: Mapping[str, EvalSums]) -> dict[str, Any]:

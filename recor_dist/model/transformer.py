@@ -125,6 +125,41 @@ class Cache:
         return self.k[layer][:, :, :end], self.v[layer][:, :, :end]
 
 
+class RaggedCache(Cache):
+    """A cache whose rows hold different numbers of entries, because a pass may write several tokens.
+
+    The entries of row b are the first lengths[b]. What lies behind them is masked out, and is finite.
+    """
+
+    def __init__(self, k: Tensor, v: Tensor, positions: Tensor, blocks: list[Weights], onednn: bool) -> None:
+        super().__init__(k, v, positions, blocks, onednn)
+        self.both = k, v
+        self.lengths = torch.zeros(k.shape[1], dtype=torch.int64, device=k.device)  # `length` is the largest
+
+    def append(self, layer: int, new: Pair | None) -> Pair:
+        """Writes new entries of one layer behind those of each row; the caller advances `lengths`."""
+        assert new is not None
+        count = new[0].shape[2]
+        rows = torch.arange(len(self.lengths), device=self.lengths.device)[:, None]
+        places = self.lengths[:, None] + torch.arange(count, device=rows.device)  # (B, S)
+        for cached, added in zip((self.k[layer], self.v[layer]), new, strict=True):
+            cached[rows, :, places] = added.transpose(1, 2).to(cached.dtype)
+        end = self.length + count
+        return self.k[layer][:, :, :end], self.v[layer][:, :, :end]
+
+    def grow(self, counts: Tensor) -> None:
+        """Keeps the first counts[b] of the entries that each row's last pass has appended."""
+        self.lengths = self.lengths + counts
+        self.length = int(self.lengths.max())
+
+    def select(self, rows: Tensor) -> "RaggedCache":
+        """A copy of some rows, which may be named several times."""
+        k, v = (part[:, rows] for part in self.both)
+        chosen = RaggedCache(k, v, self.positions, self.blocks, self.onednn)
+        chosen.lengths, chosen.length = self.lengths[rows], self.length
+        return chosen
+
+
 def pass_block(
     w: Weights,
     x: Tensor,
@@ -324,7 +359,7 @@ class Model(nn.Module):
         last = self.config.loops * len(self.blocks) - 1
         for layer in range(last + 1):
             index, begin = layer % len(self.blocks), start if layer == last else 0
-            visible = mask[begin:] if mask is not None and begin else mask
+            visible = mask[..., begin:, :] if mask is not None and begin else mask
             if cache is None:
                 x = self.blocks[index](x, new, begin, visible, onednn)
             else:
@@ -419,6 +454,16 @@ class Model(nn.Module):
         blocks = [block.weights() for block in cast("Iterator[Block]", iter(self.blocks))]
         return Cache(k, v, self._positions(), blocks, onednn=self._onednn(answering))
 
+    def new_ragged_cache(self, rows: int) -> RaggedCache:
+        """A cache for answers of which a pass may write several tokens; M entries more than they have are room for what
+        the longest of them appends to all."""
+        config = self.config
+        room = self.shape.N + 2 * self.shape.M
+        size = (config.loops * config.layers, rows, config.heads, room, config.width // config.heads)
+        k, v = (self.flat.new_zeros(size, dtype=self._dtype()) for _ in range(2))
+        blocks = [block.weights() for block in cast("Iterator[Block]", iter(self.blocks))]
+        return RaggedCache(k, v, self._positions(), blocks, onednn=self._onednn(answering=True))
+
     def _dtype(self) -> torch.dtype:
         """Of products, keys and values."""
         device = self.flat.device.type
@@ -479,6 +524,33 @@ class Model(nn.Module):
         new = x.shape[1]
         x = torch.cat([x, self._token_query(asked, cache.positions)], dim=1)
         return self.token_head(self._run(x, new=new, start=new, mask=None, cache=cache)[:, 0])
+
+    def read_and_ask_several(self, prompts: Tensor, asked: Tensor, cache: RaggedCache) -> Tensor:
+        """Reads the prompts (B, N) into an empty cache and asks for slots (B, Q): token logits (B, Q, V)."""
+        x = self._prompt(prompts, cache.positions)
+        return self._write_and_ask_several(x, cache.lengths + x.shape[1], asked, None, cache)
+
+    def write_and_ask_several(
+        self, tokens: Tensor, slots: Tensor, counts: Tensor, asked: Tensor, cache: RaggedCache
+    ) -> Tensor:
+        """Writes the first counts[b] of each row's tokens (B, S) at slots (B, S), one after another, and asks for slots
+        (B, Q), given all of them: token logits (B, Q, V). What a row has beyond its count is filling."""
+        S, Q, device = tokens.shape[1], asked.shape[1], tokens.device
+        x = self.wte(tokens) + self._slots(slots, cache.positions)
+        # A token sees the prompt and the tokens up to itself; the queries see all that is written.
+        after = (cache.lengths + counts)[:, None].expand(-1, Q)
+        ends = torch.cat([cache.lengths[:, None] + 1 + torch.arange(S, device=device), after], dim=1)  # (B, S + Q)
+        mask = torch.arange(cache.length + S, device=device) < ends[:, None, :, None]  # (B, 1, S + Q, keys)
+        return self._write_and_ask_several(x, counts, asked, mask, cache)
+
+    def _write_and_ask_several(
+        self, x: Tensor, counts: Tensor, asked: Tensor, mask: Tensor | None, cache: RaggedCache
+    ) -> Tensor:
+        new = x.shape[1]
+        x = torch.cat([x, self.token_query + self._slots(asked, cache.positions)], dim=1)
+        y = self._run(x, new=new, start=new, mask=mask, cache=cache)
+        cache.grow(counts)
+        return self.token_head(y)
 
     def ask_all(self, queries: Tensor, cache: Cache) -> Tensor:
         """Token logits (B, M, K, V) for the queries (B, M, K) of whole trajectories, from the full cache."""

@@ -27,6 +27,7 @@ import numpy as np
 from recor_dist.core.config import TrackConfig
 from recor_dist.core.files import read_bytes
 from recor_dist.core.setting import Mistake
+from recor_dist.record.evaluations import points_of_evaluation, read_evaluations
 from recor_dist.record.journal import read_records
 from recor_dist.record.run_folder import JOURNAL, MODEL, RunFolder
 
@@ -336,7 +337,14 @@ class Delivery:
         return points, len(self.waiting)
 
     def _send_points(self, points: list[Any]) -> None:
-        missing = points if self.empty else [point for point in points if not self._is_on_server(point)]
+        if self.empty:
+            for part in _parts(points, MOST_POINTS):
+                self._send_or_halve(part)
+        else:
+            self._send_missing(points)
+
+    def _send_missing(self, points: list[Any]) -> None:
+        missing = [point for point in points if not self._is_on_server(point)]
         for part in _parts(missing, MOST_POINTS):
             self._send_or_halve(part)
 
@@ -376,9 +384,19 @@ class Delivery:
         if self.sweep and (killed or description.status == "stopped"):
             self._attach_to_sweep("KILLED")
         self._send_tags_and_status(description, "stopped" if killed else description.status)
+        self._send_evaluations()
         self._send_artifacts()
         if self.register and self.folder.has_model():
             self._register_model()
+
+    def _send_evaluations(self) -> None:
+        """What was evaluated after the run, see evaluations.py. The server is asked for each figure, so this can be
+        repeated."""
+        lines = read_evaluations(self.folder)
+        for line in lines[self.state.get("evaluations", 0) :]:
+            self._send_missing(points_of(points_of_evaluation(line)))
+        self.state["evaluations"] = len(lines)
+        self._save_state()
 
     def _send_artifacts(self) -> None:
         sent = self.state.setdefault("artifacts", {})

@@ -5,6 +5,7 @@
     checkpoints/     what a resumed run needs
     result.json      written last: the run is finished
     orders.json      how often each slot was filled at each step of the test
+    evaluations.jsonl  what `recor_dist.evaluate` measured later, a line per decoder and set of rows; only ever appended
     pictures/        PNGs of the finished run
     replay.html      the page that replays its test answers
     model/           the MLflow model
@@ -32,6 +33,7 @@ RUN = "run.json"
 RESULT = "result.json"
 ORDERS = "orders.json"
 JOURNAL = "metrics.jsonl"
+EVALUATIONS = "evaluations.jsonl"
 SWEEP = "sweep.json"
 CHECKPOINTS = "checkpoints"
 COMMIT, WEIGHTS, STATE = "checkpoint.json", "model.safetensors", "state.safetensors"  # the files of a checkpoint
@@ -41,9 +43,10 @@ MODEL = "model"
 DELIVERED = "track.json"
 SENDER_LOG = "track.log"
 SENDER_LOCK = ".track.lock"
+EVALUATION_LOCK = ".evaluations.lock"
 # Without these in run.json, nothing can be done with a run.
 NEEDED = ("task.name", "method.name", "scale", "seed", "lag", "device", "precision", "engine")
-ARTIFACTS = (RESULT, ORDERS, REPLAY, PICTURES, MODEL)  # what MLflow keeps as files, in the order they are sent
+ARTIFACTS = (RESULT, ORDERS, EVALUATIONS, REPLAY, PICTURES, MODEL)  # MLflow keeps them as files, sent in this order
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +179,19 @@ class RunFolder:
     def journal_path(self) -> str | None:
         """Where the journal can be appended to; None in an object store, where nothing can."""
         return os.path.join(self.files.base_path, JOURNAL) if self.is_local else None
+
+    # what was measured later
+
+    def read_evaluations(self) -> bytes:
+        """Later evaluations; empty if there are none."""
+        return read_bytes(self.files, EVALUATIONS) if exists(self.files, EVALUATIONS) else b""
+
+    def write_evaluations(self, content: bytes) -> None:
+        write_atomically(self.files, EVALUATIONS, content)
+
+    def evaluation_lock(self) -> AbstractContextManager[None]:
+        """Held while a line is added."""
+        return exclusive(self.files, "recording an evaluation", wait=True, name=EVALUATION_LOCK)
 
     # delivering it
 

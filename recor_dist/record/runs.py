@@ -7,7 +7,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ import data.tasks  # noqa: F401, because `unflatten` needs the tasks' settings, 
 from recor_dist.core.config import Config, digest, flatten, unflatten
 from recor_dist.core.setting import Mistake
 from recor_dist.record.delivery import prepare_mlflow
+from recor_dist.record.evaluations import KEY, METRICS, TEST_ROWS, read_evaluations
 from recor_dist.record.journal import read_metrics
 from recor_dist.record.run_folder import ORDERS, RunFolder, find_runs
 
@@ -40,6 +41,7 @@ class Run:
     orders: dict[str, Any] | None = None  # how often each slot was filled at each step, by decoder
     machine: dict[str, Any] | None = None  # what it was computed on
     seconds: float | None = None  # that it took, if it was not interrupted
+    further: dict[str, dict[str, Any]] = field(default_factory=dict)  # like `decoders`, measured after the run
 
     @cached_property
     def config(self) -> Config:
@@ -50,6 +52,11 @@ class Run:
         """Everything that decides the result. A setting unknown to this version may do so, too, and is included."""
         unknown = {k: _text(value) for k, value in self.settings.items() if k not in flatten(self.config)}
         return {**unknown, **flatten(self.config, identity_only=True), "rows": self.data}
+
+    @cached_property
+    def measured(self) -> dict[str, dict[str, Any]]:
+        """Test metrics of all decoders, with those of `recor_dist.evaluate`."""
+        return self.decoders | {name: figures for name, figures in self.further.items() if name not in self.decoders}
 
     @property
     def finished(self) -> bool:
@@ -112,7 +119,18 @@ def read_run(place: str) -> Run:
         orders=folder.read_orders() if result else None,
         machine=about.get("machine"),
         seconds=result.get("seconds_of_last_start") if result else None,
+        further=_further(folder) if result else {},
     )
+
+
+def _further(folder: RunFolder) -> dict[str, dict[str, Any]]:
+    """What was measured on the whole test split after the run."""
+    about = (*KEY, "name", "step", "time", "machine")
+    return {
+        line["decoder"]: {key: value for key, value in line.items() if key not in about}
+        for line in read_evaluations(folder)
+        if line["name"] == TEST_ROWS
+    }
 
 
 def _decoders(settings: dict[str, Any], test: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -167,11 +185,7 @@ def _runs_of(client: Any, experiment: str) -> Iterator[Run]:
 
 def _from_mlflow(client: Any, found: Any) -> Run:
     metrics, tags = found.data.metrics, found.data.tags
-    decoders: dict[str, dict[str, float]] = {}
-    for key, value in metrics.items():
-        if key.startswith(TEST) and key.count("/") == 3:
-            decoder, name = key.removeprefix(TEST).split("/")
-            decoders.setdefault(decoder, {})[name] = value
+    decoders, further = (_by_decoder(metrics, prefix) for prefix in (TEST, f"{METRICS}/{TEST_ROWS}/"))
     finished = found.info.status == "FINISHED"
     points = client.get_metric_history(found.info.run_id, VALIDATION) if VALIDATION in metrics else []
     last = client.get_metric_history(found.info.run_id, "loss/lm") if not finished and "loss/lm" in metrics else []
@@ -186,7 +200,18 @@ def _from_mlflow(client: Any, found: Any) -> Run:
         weights=tags.get("weights_sha256"),
         reproducible=tags.get("reproducible", "True").lower() != "false",
         orders=_orders_in_mlflow(client, found.info.run_id) if finished else None,
+        further=further if finished else {},
     )
+
+
+def _by_decoder(metrics: dict[str, float], prefix: str) -> dict[str, dict[str, float]]:
+    """The metrics PREFIX/DECODER/NAME by decoder and name."""
+    decoders: dict[str, dict[str, float]] = {}
+    for key, value in metrics.items():
+        if key.startswith(prefix) and key.count("/") == 3:
+            decoder, name = key.removeprefix(prefix).split("/")
+            decoders.setdefault(decoder, {})[name] = value
+    return decoders
 
 
 def _orders_in_mlflow(client: Any, run: str) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ def made_up(*overrides: str, accuracy: float | None = 0.5, **more: Any) -> Run:
     """A run with the settings of some overrides, and metrics for each decoder; unfinished if `accuracy` is None."""
     config = compose(["scale=smoke", "device=cpu", "precision=float32", *overrides])
     decoders = {
-        name: {"exact_match": accuracy, "flops": 1000.0 * decoder.passes, "forward_passes": decoder.passes}
+        name: {"exact_match": accuracy, "flops": 1000.0 * (decoder.passes or 0), "forward_passes": decoder.passes}
         for name, decoder in METHODS[config.method.name].decoders(config.method).items()
     }
     run = Run(

@@ -1,0 +1,53 @@
+"""Evaluations of a finished run that were made after it: evaluations.jsonl, a line for each decoder and set of rows.
+
+What the run itself recorded is never touched, and lines are only appended. The same decoder, rows and weights give the
+same figures, so they are recorded once.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from recor_dist.record.run_folder import RunFolder
+
+TEST_ROWS = "test"  # the name of the rows of the whole test split: what the run itself was tested on
+METRICS = "evaluate"  # the first part of the names of metrics in MLflow
+KEY = ("decoder", "rows_sha256", "weights_sha256")
+
+
+def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
+    """All lines; one that is damaged is skipped."""
+    lines = []
+    for text in folder.read_evaluations().splitlines():
+        try:
+            line = json.loads(text)
+            assert all(isinstance(line[key], str) for key in (*KEY, "name"))
+        except (ValueError, KeyError, TypeError, AssertionError):
+            continue
+        lines.append(line)
+    return lines
+
+
+def find(lines: list[dict[str, Any]], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The line of the same decoder, rows and weights."""
+    return next((line for line in lines if all(line[key] == wanted[key] for key in KEY)), None)
+
+
+def add_evaluation(folder: RunFolder, line: dict[str, Any]) -> None:
+    """Appends a line, with the time, unless one for the same decoder, rows and weights is there."""
+    with folder.evaluation_lock():
+        before = folder.read_evaluations()
+        if find(read_evaluations(folder), line):
+            return
+        written = json.dumps({**line, "time": round(time.time(), 3)}, sort_keys=True)
+        ended = b"" if not before or before.endswith(b"\n") else b"\n"
+        folder.write_evaluations(before + ended + written.encode() + b"\n")
+
+
+def points_of_evaluation(line: dict[str, Any]) -> dict[str, Any]:
+    """A record like those of the journal: figures by name, with step and time."""
+    skipped = ("step", "time", "seconds")
+    numbers = {key: value for key, value in line.items() if isinstance(value, int | float) and key not in skipped}
+    named = {f"{METRICS}/{line['name']}/{line['decoder']}/{key}": value for key, value in numbers.items()}
+    return {**named, "step": line["step"], "time": line["time"]}
