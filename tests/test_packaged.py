@@ -179,6 +179,8 @@ print(run.info.run_id)
     done = subprocess.run(command, env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=200)
     assert done.stdout.splitlines()[0] == answers["response"][0], done.stderr
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    trained_weights = json.loads((out / "result.json").read_text())["weights_sha256"]
+    assert sha256_of(read_source(f"runs:/{run_id}/model").named) == trained_weights, "init= reads it, too"
     with pytest.raises(
         Mistake, match=f"^model=runs:/0123/model: cannot be loaded from MLflow at {uri}: .*0123 not found"
     ):

@@ -9,6 +9,7 @@ A folder without checkpoint.json does not count. If the files do not match it, t
 
 import hashlib
 import logging
+from collections.abc import Mapping
 
 import numpy as np
 import safetensors.numpy
@@ -29,8 +30,12 @@ log = logging.getLogger(__name__)
 
 def weights_sha256(model: Model, weights: np.ndarray) -> str:
     """SHA-256 over all parameters, by name: the result of a run in one line."""
+    return sha256_of(model.named_weights(weights))
+
+
+def sha256_of(named: Mapping[str, np.ndarray]) -> str:
     sha = hashlib.sha256()
-    for name, value in sorted(model.named_weights(weights).items()):
+    for name, value in sorted(named.items()):
         sha.update(name.encode() + np.ascontiguousarray(value, dtype="<f4").tobytes())
     return sha.hexdigest()
 

@@ -90,6 +90,18 @@ def test_muon_coordinates_loops_and_onednn_give_the_same_weights_on_ray(
     assert mkl["weights_sha256"] != local["weights_sha256"], "oneDNN was used, and rounds differently"
 
 
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("mode", ["true", "false"])
+def test_progressive_masks_and_weights_of_another_run_give_the_same_weights_on_ray(
+    mode: str, tmp_path: Path, config_in: Configure, trained: Callable[..., Path]
+) -> None:
+    """The driver reads `init`; actors need the weights of their tickets to mask rows."""
+    ours = [f"init={trained()}", "method=mdm", "method.masking=progressive", "task.test_rows=30", "eval.every=0"]
+    local = train(config_in(*ours, f"out={tmp_path}/local"))
+    result = train(config_in(*ours, *RAY, "actors.count=2", f"actors.gradients={mode}", f"out={tmp_path}/ray"))
+    assert result["weights_sha256"] == local["weights_sha256"]
+
+
 def _key(record: dict) -> tuple:
     return record["step"], *(key for key in record if key.startswith("eval/"))
 
