@@ -21,6 +21,8 @@ from recor_dist.answers.replay_page import read_test_rows
 from recor_dist.answers.solver import load_solver
 from recor_dist.core.setting import Mistake
 from recor_dist.packaged import load_packaged, save_model
+from recor_dist.record.checkpoint import sha256_of
+from recor_dist.record.warm_start import read_source
 from recor_dist.solve import open_solver
 
 # What a user of MLflow runs, without knowing this project.

@@ -65,8 +65,8 @@ def test_the_first_state_is_the_source_and_its_sha256_is_part_of_the_identity(
     model, weights = start(config)
     for name, value in weights_of(source).items():
         np.testing.assert_array_equal(weights[name], value)
-    moments = first_state(config, model)
-    assert not moments.exp_avg.any() and not moments.exp_avg_sq.any()
+    state = first_state(config, model)
+    assert not state.exp_avg.any() and not state.exp_avg_sq.any(), "the optimizer starts anew"
     assert config.init_sha256 == sha_of(source)
     warm, cold = train(config_in(f"init={source}", *SHORT)), train(config_in(*SHORT, f"out={plain.out}-cold"))
     assert warm["weights_sha256"] != cold["weights_sha256"]
@@ -136,11 +136,11 @@ def test_weights_that_are_not_those_that_were_asked_for_are_refused(
 @pytest.mark.parametrize(
     ("ours", "why"),
     [
-        (["model.width=32"], r"wte.weight is 6 x 16 there and 6 x 32 here; start from a model of the same shape"),
+        (["model.width=32"], r"token_query is 16 there and 32 here; start from a model of the same shape"),
         (["task.length=5"], r"wpe.weight is 9 x 16 there and 11 x 16 here"),
         (["model.layers=3"], r"blocks.2.ln_1.weight is absent there and 16 here"),
         (["model.layers=1"], r"blocks.1.attn.c_attn.bias is 48 there and absent here"),
-        (["model.heads=4"], r"has model.heads=2, and here it is 4; set model.heads=2"),
+        (["model.heads=4"], r"was trained with model.heads=2, and here it is 4; set model.heads=2"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -161,7 +161,7 @@ def test_what_holds_no_weights_is_refused_in_one_line(tmp_path: Path, config_in:
         "nowhere": "holds no weights; give the folder of a run",
         "nowhere.safetensors": "does not exist; give the folder of a run",
         "torn.safetensors": "cannot be read as safetensors",
-        "other.safetensors": "wte.weight is absent there and 6 x 16 here",
+        "other.safetensors": "token_query is absent there and 16 here",
     }.items():
         with pytest.raises(Mistake, match=rf"^init={tmp_path}/{name}: {why}.*$") as refused:
             start(config_in(f"init={tmp_path}/{name}"))
