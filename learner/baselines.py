@@ -36,16 +36,22 @@ def ao_arm_loss(_: AoArmConfig, model: Model, batch: OrderBatch, __: None) -> Lo
 
 
 def mdm_loss(method: MdmConfig, model: Model, batch: MaskedBatch, _: None) -> LossSums:
-    """Weighted cross-entropy l of the masked slots: alpha (1 - exp(-l))^gamma by token, and by time t."""
+    """Weighted cross-entropy l of the masked slots: alpha (1 - exp(-l))^gamma by token, and by time t. Of progressive
+    states, the mean over the masked slots of each state, in place of the weight by time."""
     prompts, responses = _tensors(model, batch.prompts, batch.responses)
     masked = to_device(batch.masked, model.flat.device)
     losses = cross_entropy(model.denoise(prompts, responses, masked), responses) * masked  # (R, M)
-    weighted = losses * to_device(time_weights(method, batch.times), losses.device)[:, None]
+    if method.masking == "progressive":
+        weights, count = 1 / masked.sum(1, keepdim=True), len(masked)
+        plain = (losses * weights).sum()
+    else:
+        weights = to_device(time_weights(method, batch.times), losses.device)[:, None]
+        plain, count = losses.sum(), int(batch.masked.sum())
+    weighted = losses * weights
     if method.reweight_tokens:
         weighted = weighted * method.alpha * (-torch.expm1(-losses)) ** method.gamma
     total = weighted.sum()
-    metrics = {"loss/lm": losses.detach().sum(), "loss/weighted": total.detach()}
-    return LossSums(total, int(batch.masked.sum()), metrics)
+    return LossSums(total, count, {"loss/lm": plain.detach(), "loss/weighted": total.detach()})
 
 
 def time_weights(method: MdmConfig, times: np.ndarray) -> np.ndarray:

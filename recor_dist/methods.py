@@ -39,9 +39,10 @@ class Method:
     prepare: Callable[[Any, Model, Rows, np.random.Generator, int], Any]
     loss: Loss
     decoders: Callable[[Any], dict[str, Decoder]]  # method -> decoders by name; the first gives the headline metrics
+    # method -> False if `prepare` ignores the model, so that a ticket may be computed with any weights
+    uses_weights: Callable[[Any], bool] = lambda _: False
     # method -> what else can decode its models, by name; not evaluated at the end of a run, see `find_decoders`
-    families: Callable[[Any], dict[str, Family]]
-    uses_weights: bool  # False: `prepare` ignores the model, and a ticket may be computed with any weights
+    families: Callable[[Any], dict[str, Family]] = lambda _: {}
     statistics: Callable[[Any], Statistics | None] = lambda _: (
         None
     )  # method -> (method, batches of the step -> anything)
@@ -52,37 +53,32 @@ METHODS = {
         prepare=rollout,
         loss=recor_loss,
         decoders=lambda method: {"recor": Decoder(generate, passes=2 + method.order_queries)},
+        uses_weights=lambda _: True,
         families=lambda _: any_order_decoders("recor", StreamReader),
-        uses_weights=True,
         statistics=lambda method: recor_statistics if method.algorithm == "ppo" else None,
     ),
     "clm": Method(
         prepare=left_to_right,
         loss=clm_loss,
         decoders=lambda _: {"clm": Decoder(generate_left_to_right, passes=1)},
-        families=lambda _: {},
-        uses_weights=False,
     ),
     "ar_gt": Method(
         prepare=known_order,
         loss=ar_gt_loss,
         decoders=lambda method: {"ar_gt": Decoder(generate, passes=2 + method.order_queries)},
-        families=lambda _: {},
-        uses_weights=False,
     ),
     "mdm": Method(
         prepare=mask,
         loss=mdm_loss,
         decoders=mdm_decoders,
+        uses_weights=lambda method: method.masking == "progressive",
         families=lambda m: mdm_families(m) | any_order_decoders("sufmdm" if m.suffix else "mdm", WholeReader),
-        uses_weights=False,
     ),
     "ao_arm": Method(
         prepare=random_order,
         loss=ao_arm_loss,
         decoders=lambda _: {"ao_arm": Decoder(generate_in_random_order, passes=2)},
         families=lambda _: any_order_decoders("ao_arm", StreamReader),
-        uses_weights=False,
     ),
 }
 
@@ -138,7 +134,7 @@ def make_worker(config: Config, data: Dataset) -> Worker:
     def make_gradients(model: Model) -> Callable[[Any], TicketGradient]:
         return Gradients(config, _for_training(config, model), method.loss).of
 
-    return Worker(config, data, model, method.prepare, decoders, method.uses_weights, make_gradients)
+    return Worker(config, data, model, method.prepare, decoders, method.uses_weights(config.method), make_gradients)
 
 
 def make_compute(config: Config, data: Dataset, shards: Any) -> Compute:

@@ -36,14 +36,13 @@ from recor_dist.answers.prompts import how_written
 from recor_dist.answers.solver import Solver, load_solver, plain_answers
 from recor_dist.core.files import exists, join, open_folder
 from recor_dist.core.setting import Mistake, setting
-from recor_dist.record.run_folder import MODEL, RunFolder
+from recor_dist.record.run_folder import ABOUT, MODEL, PACKAGED, WEIGHTS, RunFolder
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("recor_dist", "actors", "learner", "data")
 REQUIREMENTS = ("mlflow", "torch", "numpy", "pyarrow", "omegaconf", "safetensors", "numba")
-FOLDER = "solver"
 BATCH = 256  # prompts of a request that are answered together
-ABOUT = [
+USAGE = [
     "Packages the newest weights of a run as an MLflow model: safetensors and code, no pickle.",
     "",
     "  python -m recor_dist.packaged out=runs/demo folder=model",
@@ -75,11 +74,11 @@ def save_model(out: str, folder: str) -> None:
     }
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*input example was not provided")  # we give the signature ourselves
-        data, made = Path(scratch, FOLDER), Path(scratch, "model")
+        data, made = Path(scratch, Path(PACKAGED).name), Path(scratch, "model")
         data.mkdir()
         weights = solver.model.named_weights(solver.model.weights())
-        safetensors.numpy.save_file({name: value.copy() for name, value in weights.items()}, data / "model.safetensors")
-        (data / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+        safetensors.numpy.save_file({name: value.copy() for name, value in weights.items()}, data / WEIGHTS)
+        (data / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
         mlflow.pyfunc.save_model(
             str(made),
             loader_module="recor_dist.packaged",
@@ -120,15 +119,15 @@ def _signature(solver: Solver) -> ModelSignature:
 
 def load_packaged(folder: str) -> Solver:
     """The solver in an MLflow model folder that `save_model` made."""
-    data = Path(folder, "data", FOLDER)
-    if not (data / "about.json").exists():
+    data = Path(folder, PACKAGED)
+    if not (data / ABOUT).exists():
         raise Mistake(f"{folder}: is not a model packaged by recor_dist")
     return _load(data)
 
 
 def _load(data: Path) -> Solver:
-    about = json.loads((data / "about.json").read_text())
-    return Solver.of_weights(about, safetensors.numpy.load_file(data / "model.safetensors"))
+    about = json.loads((data / ABOUT).read_text())
+    return Solver.of_weights(about, safetensors.numpy.load_file(data / WEIGHTS))
 
 
 def _load_pyfunc(path: str) -> "PackagedModel":
@@ -168,4 +167,4 @@ if __name__ == "__main__":
         save_model(config.out, folder)
         print(f"saved in {folder}")
 
-    plain_command(PackageConfig, main, ABOUT)
+    plain_command(PackageConfig, main, USAGE)

@@ -17,6 +17,7 @@ from recor_dist.core.command import plain_command
 from recor_dist.core.progress import set_up_logging
 from recor_dist.core.setting import Mistake, setting
 from recor_dist.figures.ablations import ABLATIONS, draw_series, find_series
+from recor_dist.figures.agreement import agreement_tables, answer_runs
 from recor_dist.figures.compute import costs, draw_costs
 from recor_dist.figures.curves import draw_training, training_lines
 from recor_dist.figures.groups import SCALES, Group, conditions, group_runs, label, title_of, with_defaults
@@ -56,6 +57,13 @@ The paper does not say by which score its adaptive decoder ranks on ARG and MUL:
 ABOUT_COMPUTE = """\
 FLOPs per answer: 2 per multiply-add, matrix products and attention only. Masked diffusion at T=2 costs about as much as
 ReCOR without order queries.
+"""
+
+
+ABOUT_AGREEMENT = """\
+How much orders agree, answer by answer. Kendall's tau is 1 for the same order and -1 for the reverse; Spearman's
+footrule is 0 for the same order and 1 for the reverse. Unrelated orders have a tau of 0 and a footrule of about 2/3 on
+average. Only runs whose weights and rows are at hand are compared.
 """
 
 
@@ -108,8 +116,11 @@ def _write_orders(report: Report, groups: Sequence[Group]) -> None:
     report.lines += ["## Generation order", "", "Of one run per method, the one with the lowest seed.", ""]
     for condition in conditions(groups):
         title = title_of(condition)
-        for name, figure in draw_orders_of_runs(title, [g.runs[0] for g in with_defaults(groups, condition)]).items():
+        runs = [g.runs[0] for g in with_defaults(groups, condition)]
+        for name, figure in draw_orders_of_runs(title, runs).items():
             report.figure(f"{name} {title}", f"{name.replace('_', ' ').capitalize()}, {title}", figure)
+        if lines := agreement_tables(answer_runs(runs)):
+            report.lines += [f"### Agreement of orders: {title}", "", ABOUT_AGREEMENT, *lines]
 
 
 def _write_ablations(report: Report, groups: Sequence[Group]) -> None:

@@ -21,7 +21,7 @@ from recor_dist.core.command import plain_command
 from recor_dist.core.files import exists
 from recor_dist.core.progress import progress_bar, set_up_logging
 from recor_dist.core.setting import Mistake, setting
-from recor_dist.record.delivery import prepare_mlflow
+from recor_dist.record.delivery import MLFLOW_SCHEMES, download_model
 from recor_dist.record.run_folder import RunFolder
 
 ABOUT = [
@@ -55,7 +55,7 @@ class SolveConfig:
 
 def open_solver(model: str) -> Solver:
     """From a run's folder, an MLflow model's folder, or any model URI that MLflow knows."""
-    if model.startswith(("runs:/", "models:/", "mlflow-artifacts:/")):
+    if model.startswith(MLFLOW_SCHEMES):
         return _from_mlflow(model)
     folder = RunFolder.open(model)
     if folder.has_run():
@@ -66,18 +66,10 @@ def open_solver(model: str) -> Solver:
 
 
 def _from_mlflow(model: str) -> Solver:
-    prepare_mlflow()
-    # Imported here because this takes seconds, and a run's folder does not need it.
-    import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
+    folder = download_model("model", model)
+    from recor_dist.packaged import load_packaged  # here, because a run's folder does not need MLflow
 
-    from recor_dist.packaged import load_packaged
-
-    try:
-        return load_packaged(mlflow.artifacts.download_artifacts(artifact_uri=model))
-    except (MlflowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise Mistake(f"model={model}: cannot be loaded from MLflow at {mlflow.get_tracking_uri()}: {reason}") from None
+    return load_packaged(folder)
 
 
 # --- one prompt ------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ EVERY = [
     *([name] for name in METHODS),
     ["recor", "method.random_contexts=0.9", "method.random_contexts_end=0.1"],
     ["mdm", "method.suffix=true"],
+    ["mdm", "method.masking=progressive"],
     ["ar_gt", "method.order_queries=2"],
 ]
 
@@ -118,7 +119,10 @@ def test_a_ticket_and_an_evaluation_are_the_same_on_every_worker(method: list[st
     assert list(workers[0].evaluate("val", 0)) == list(first)[:1], "validation runs only the first decoder"
 
 
-@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if not row.uses_weights])
+WITHOUT_WEIGHTS = [name for name, row in METHODS.items() if not row.uses_weights(SCHEMAS["method"][name]())]
+
+
+@pytest.mark.parametrize("name", WITHOUT_WEIGHTS)
 def test_a_method_without_weights_never_uses_the_model(name: str, config_in: Configure) -> None:
     config = config_in(f"method={name}", "device=cpu", "precision=float32")
     data = open_data(config, task_of(config))

@@ -21,6 +21,8 @@ from recor_dist.answers.replay_page import read_test_rows
 from recor_dist.answers.solver import load_solver
 from recor_dist.core.setting import Mistake
 from recor_dist.packaged import load_packaged, save_model
+from recor_dist.record.checkpoint import sha256_of
+from recor_dist.record.warm_start import read_source
 from recor_dist.solve import open_solver
 
 # What a user of MLflow runs, without knowing this project.
@@ -179,6 +181,8 @@ print(run.info.run_id)
     done = subprocess.run(command, env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=200)
     assert done.stdout.splitlines()[0] == answers["response"][0], done.stderr
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    trained_weights = json.loads((out / "result.json").read_text())["weights_sha256"]
+    assert sha256_of(read_source(f"runs:/{run_id}/model").named) == trained_weights, "init= reads it, too"
     with pytest.raises(
         Mistake, match=f"^model=runs:/0123/model: cannot be loaded from MLflow at {uri}: .*0123 not found"
     ):

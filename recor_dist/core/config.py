@@ -234,6 +234,15 @@ class Config:
     batch_size: int = setting(1024, "B: rows per learner step", at_least=1)
     rollout_size: int = setting(64, "rows per ticket, an actor's unit of work; must divide batch_size", at_least=1)
     epochs: float = setting(100.0, "passes over the training rows; floor(epochs * rows / B) steps", above=0)
+    init: str | None = setting(
+        None,
+        "starts from the weights of another model of the same shape: a run's folder, a packaged model (folder, or "
+        "runs:/ID/model), or a .safetensors file",
+        placement=True,
+    )
+    init_sha256: str | None = setting(
+        None, "SHA-256 of the weights of `init`; null reads it from there at the first start", newer=True
+    )
     lag: int = setting(
         0, "step n uses rollouts made with the weights of step n - lag; 0 is on-policy", at_least=0, at_most=64
     )
@@ -364,7 +373,8 @@ def _check_source(config: Config) -> None:
 
 def _check_places(config: Config) -> None:
     """Folders, files, and names in MLflow."""
-    for key, place in {"out": config.out, "data.dir": config.data.dir, "data.source": config.data.source}.items():
+    places = {"out": config.out, "init": config.init, "data.dir": config.data.dir, "data.source": config.data.source}
+    for key, place in places.items():
         if place == "" or (place and place.endswith("://")):
             raise Mistake(f"{key}={place}: names no folder or file; omit it for the default")
     register = config.track.register

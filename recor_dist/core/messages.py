@@ -149,13 +149,15 @@ class OrderBatch:
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """A ticket with some response tokens hidden: what MDM learns from, e.g. R=64 rows of ARG at T=20."""
+    """A ticket with some response tokens hidden: what MDM learns from, e.g. R=64 rows of ARG at T=20.
 
-    version: int  # of the weights its ticket names, which it does not depend on
+    With progressive masking each row comes in J states, so R is J times `rollout_size`."""
+
+    version: int  # of the weights its ticket names; only progressive masks depend on them
     prompts: np.ndarray  # (R, N) unsigned
     responses: np.ndarray  # (R, M) unsigned
     masked: np.ndarray  # (R, M) bool: True where a token is hidden
-    times: np.ndarray  # (R,) int32: t of each row, 0..T-1
+    times: np.ndarray  # (R,) int32: t of each row, 0..T-1; progressive: the stages that follow, 0..J-1
 
 
 @dataclass(frozen=True)

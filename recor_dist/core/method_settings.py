@@ -7,6 +7,8 @@ from omegaconf import MISSING
 
 from recor_dist.core.setting import Mistake, setting
 
+STAGES = 8  # J: states per row of method.masking=progressive
+
 
 @dataclass
 class MethodConfig:
@@ -20,6 +22,10 @@ class MethodConfig:
     def needs_order(self) -> bool:
         """True if it learns from the known order of the rows."""
         return False
+
+    def states(self) -> int:
+        """States per row in a batch, each of which costs a pass over prompt and answer."""
+        return 1
 
     def at(self, step: int, steps: int) -> Self:
         """The settings at a step (from 0) of a run of `steps` steps, if some of them change over the run."""
@@ -130,7 +136,16 @@ class MdmConfig(MethodConfig):
 
     name: str = setting("mdm", "the method", choices=("mdm",))
     suffix: bool = setting(False, "SufMDM: leave a suffix of random length unmasked in training")
-    diffusion_steps: int = setting(20, "T in training: slots are masked with probability 1/T, 2/T .. 1", at_least=1)
+    masking: str = setting(
+        "independent",
+        "progressive: train on states that decoding passes through, eight per row, in which the most certain slots are "
+        "revealed first; costs as much as eleven rows with independent masks",
+        choices=("independent", "progressive"),
+        newer=True,
+    )
+    diffusion_steps: int = setting(
+        20, "T in training: slots are masked with probability 1/T, 2/T .. 1; not with masking=progressive", at_least=1
+    )
     steps: int = setting(20, "T in decoding: forward passes per answer", at_least=1)
     decoder: str = setting(
         "top_prob",
@@ -139,7 +154,9 @@ class MdmConfig(MethodConfig):
     )
     rewrite: bool = setting(False, "adaptive decoders may change or re-mask tokens they have written")
     time_weight: str = setting(
-        "linear", "weight of a row masked at time t: T-t, 1/(t+1), or 1", choices=("linear", "original", "none")
+        "linear",
+        "weight of a row masked at time t: T-t, 1/(t+1), or 1; not with masking=progressive",
+        choices=("linear", "original", "none"),
     )
     reweight_tokens: bool = setting(
         True, "weight a token's loss l by alpha (1 - exp(-l))^gamma, which favors hard tokens"
@@ -147,6 +164,21 @@ class MdmConfig(MethodConfig):
     alpha: float = setting(0.25, "factor of the token weights", above=0)
     gamma: float = setting(1.0, "exponent of the token weights; 0, or at least 1", at_least=0)
 
+    def states(self) -> int:
+        return STAGES if self.masking == "progressive" else 1
+
     def check(self) -> None:
         if self.reweight_tokens and 0 < self.gamma < 1:
             raise Mistake(f"method.gamma={self.gamma}: its slope is infinite at 0; allowed: 0, or at least 1")
+        if self.masking == "progressive":
+            self._check_progressive()
+
+    def _check_progressive(self) -> None:
+        if self.suffix:
+            raise Mistake(
+                "method.suffix=true: reveals a random suffix, and method.masking=progressive the states that decoding "
+                "passes through; omit one of them"
+            )
+        for name in ("diffusion_steps", "time_weight"):
+            if (value := getattr(self, name)) != getattr(MdmConfig, name):
+                raise Mistake(f"method.{name}={value}: method.masking=progressive draws no time t; omit one of them")

@@ -27,7 +27,7 @@ def obstacle(config: Config) -> str | None:
     method = METHODS[config.method.name]
     if method.statistics(config.method) is not None:
         return "the loss needs statistics over all tickets of a step"
-    if method.uses_weights and config.lag:
+    if _uses_weights(config) and config.lag:
         return f"with lag={config.lag}, rollouts use older weights than the gradient"
     return None
 
@@ -50,7 +50,7 @@ def choose_gradients(config: Config, shape: Shape, weights: int) -> bool:
     with_batches, with_gradients = (actors_expected(config, gradients) for gradients in (False, True))
     workers = with_gradients + 1 if config.device == "cpu" else with_gradients  # on a GPU, the learner shares one
     computing = _flops_of_ticket(config, shape) / _speed(config)  # seconds for rollout and gradient
-    rolling_out = 0.25 * computing if METHODS[config.method.name].uses_weights else 0.0
+    rolling_out = 0.25 * computing if _uses_weights(config) else 0.0
     nodes = sum(node["Alive"] for node in ray.nodes())
     sending = 4 * weights / BYTES["nodes" if nodes > 1 else "one node"]
     seconds_with_batches = groups * max(computing - rolling_out, rolling_out / with_batches)
@@ -77,8 +77,12 @@ def _flops_of_ticket(config: Config, shape: Shape) -> float:
     queries = getattr(config.method, "token_queries", 1) + getattr(config.method, "order_queries", 0)
     positions = shape.N + shape.M * (1 + queries)
     forward = 2 * 12 * config.model.layers * config.model.width**2 * positions
-    passes = 4 if METHODS[config.method.name].uses_weights else 3
-    return config.rollout_size * passes * forward
+    passes = 4 if _uses_weights(config) else 3
+    return config.rollout_size * config.method.states() * passes * forward
+
+
+def _uses_weights(config: Config) -> bool:
+    return METHODS[config.method.name].uses_weights(config.method)
 
 
 def _speed(config: Config) -> float:

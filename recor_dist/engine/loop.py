@@ -30,7 +30,7 @@ from typing import Any
 from data.prepare import cluster_if_any, open_data
 from data.shards import Dataset
 from data.tasks import task_of
-from learner.learner import LearnerState, initial_state
+from learner.learner import LearnerState
 from recor_dist.core.config import Config, total_steps
 from recor_dist.core.device import fingerprint, resolve_device, set_up_torch
 from recor_dist.core.memory import check_memory
@@ -57,6 +57,7 @@ from recor_dist.record.identity import (
 )
 from recor_dist.record.journal import Journal
 from recor_dist.record.run_folder import RunFolder
+from recor_dist.record.warm_start import first_state, resolve_init
 
 log = logging.getLogger(__name__)
 Follow = Callable[[str, str], None]  # gets the folder of a run and the path of its journal
@@ -92,6 +93,7 @@ def train(config: Config, follow: Follow = lambda out, journal: None) -> dict[st
         shape = Shape(task.N, task.M, len(task.vocabulary.tokens))
         if not on_cluster:  # else each process checks the machine it is on
             check_memory(config, shape)
+        resolve_init(config)
         config.out = config.out or default_out(config, task)
         if config.resume == "never" and not RunFolder.open(config.out).is_empty():
             raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto")
@@ -132,14 +134,16 @@ def _train(config: Config, data: Dataset, folder: RunFolder, about: dict, follow
     model = lay_out(config, data.shape)  # knows the names of the weights; nothing is computed with it
 
     def restore() -> LearnerState:
-        return checkpoint.load_newest(folder, model) or initial_state(model, config.seed)
+        return checkpoint.load_newest(folder, model) or first_state(config, model)
 
     costs = costs_of(config, data.shape)
     began = time.monotonic()
     journal = Journal(folder)
-    state = checkpoint.load_newest(folder, model, journal.holds) or initial_state(model, config.seed)
+    state = checkpoint.load_newest(folder, model, journal.holds) or first_state(config, model)
     if state.step:
         log.info("resuming at step %d of %d", state.step, steps)
+    elif config.init_sha256 and not folder.checkpoints():  # so that the run never needs `init` again
+        checkpoint.save(folder, model, state, about, config.checkpoint.keep)
     with ExitStack() as stack:
         stack.enter_context(journal)
         follow(folder.uri, journal.path)

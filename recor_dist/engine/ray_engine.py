@@ -76,7 +76,7 @@ class RayEngine:
         self.config, self.steps, self.restore = config, steps, restore
         weights = state.versions[state.step].size
         self.gradients = choose_gradients(config, data.shape, weights)
-        self.uses_weights = self.gradients or METHODS[config.method.name].uses_weights
+        self.uses_weights = self.gradients or METHODS[config.method.name].uses_weights(config.method)
         self.pool = self._make_pool(weights, state.step)
         self.calls = Calls()
         terms = None
@@ -102,7 +102,8 @@ class RayEngine:
             window = tickets_in_store(weights)
             alone = config.device == "cpu"  # on a GPU, the learner would share its memory with an actor
             return Pool(self.steps, groups, 0, patience, leads=True, leads_alone=alone, window=window, learned=step)
-        ahead, whole = 0 if method.uses_weights else AHEAD, method.statistics(config.method) is not None
+        ahead = 0 if method.uses_weights(config.method) else AHEAD
+        whole = method.statistics(config.method) is not None
         return Pool(self.steps, groups, config.lag, patience, ahead, whole, learned=step)
 
     # --- the loop ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,9 @@ ablations.py     the paper's four ablations
 compute.py       accuracy against FLOPs per answer
 order_map.py     at which step each slot is filled: maps and boards
 calibration.py   predicted probability against the share of right tokens
+answered.py      a run's answers to test rows, which the next two examine
+answer_steps.py  errors, confidence, and the policy's entropy and regret at each step
+agreement.py     how much the orders of two runs agree
 run_pictures.py  the PNGs of a finished run and of a sweep
 report_page.py   the report as one HTML page
 """

@@ -4,7 +4,7 @@ Computed from a model and test rows, in the states of the model's own answers. F
 probability of a reward; for every method, confidence is the probability of a token when it was written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -13,18 +13,14 @@ import torch
 from matplotlib.figure import Figure
 
 from actors.rewards import q_values
-from data.shards import Dataset
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Rows
 from recor_dist.core.method_settings import MethodConfig, RecorConfig
-from recor_dist.core.rng import rng
+from recor_dist.figures.answered import Answered
 from recor_dist.figures.style import FAINT, PALETTE, caption, new_figure, styled
-from recor_dist.methods import METHODS, headline_decoder
 from recor_dist.model.decoding import generate
 from recor_dist.model.transformer import Model, filled_slots
 
-ROWS = 400  # test rows, at most
-PAIRS = 200_000  # pairs of state and slot, at most: fewer rows if answers are long
 PAIRS_AT_ONCE = 8_192
 
 
@@ -69,38 +65,33 @@ def q_against_truth(model: Model, rows: Rows, algorithm: str) -> tuple[np.ndarra
     return exp_q[unfilled].numpy(), right[unfilled].numpy(), chosen[unfilled].numpy()
 
 
-def confidence_against_truth(model: Model, rows: Rows, config: Config) -> tuple[np.ndarray, np.ndarray]:
-    """The probability that the headline decoder gave each token when it wrote it, and whether the token was right."""
-    decoder = METHODS[config.method.name].decoders(config.method)[headline_decoder(config)]
-    answer = decoder.answer(model, rows.prompts, rng(config.seed, "pictures/calibration"))
-    return answer.confidences.ravel(), (answer.responses == rows.responses).ravel()
-
-
 def has_q(method: MethodConfig) -> TypeGuard[RecorConfig]:
     """True if exp Q is the probability of a reward. The PPO-like policy has no Q."""
     return isinstance(method, RecorConfig) and method.algorithm != "ppo"
 
 
-def measure_calibration(config: Config, model: Model, rows: Rows) -> dict[str, Reliability]:
+def in_parts(rows: Rows, model: Model) -> Iterator[Rows]:
+    """A few rows at a time: every slot is queried in every state."""
+    size = max(1, PAIRS_AT_ONCE // model.shape.M**2)
+    for start in range(0, len(rows), size):
+        yield rows.select(np.arange(start, min(start + size, len(rows))))
+
+
+def measure_calibration(answered: Answered) -> dict[str, Reliability]:
     """The reliability diagrams of a run, by panel."""
-    panels, method = {}, config.method
+    panels, method, model, rows = {}, answered.config.method, answered.model, answered.rows
     if has_q(method):
-        size = max(1, PAIRS_AT_ONCE // model.shape.M**2)
-        parts = [
-            q_against_truth(model, rows.select(np.arange(start, min(start + size, len(rows)))), method.algorithm)
-            for start in range(0, len(rows), size)
-        ]
+        parts = [q_against_truth(model, part, method.algorithm) for part in in_parts(rows, model)]
         exp_q, right, chosen = (np.concatenate(part) for part in zip(*parts, strict=True))
         panels["exp Q, all unfilled slots"] = reliability(exp_q, right)
         panels["exp Q, chosen slots"] = reliability(exp_q[chosen], right[chosen])
-    panels["confidence, written tokens"] = reliability(*confidence_against_truth(model, rows, config))
+    panels["confidence, written tokens"] = reliability(answered.generation.confidences.ravel(), ~answered.wrong.ravel())
     return panels
 
 
-def draw_run_calibration(title: str, config: Config, model: Model, data: Dataset) -> Figure:
+def draw_run_calibration(title: str, answered: Answered) -> Figure:
     """The calibration of a run on its first test rows."""
-    rows = data.read_split("test", 0, int(np.clip(PAIRS // model.shape.M**2, 16, ROWS)))
-    return draw_calibration(title, measure_calibration(config, model, rows), _about(config, len(rows)))
+    return draw_calibration(title, measure_calibration(answered), _about(answered.config, len(answered.rows)))
 
 
 def _about(config: Config, rows: int) -> str:

@@ -3,6 +3,7 @@
 order_map.png       how often each slot was filled at each step, on the test split
 order_board.png     for puzzles: the board or the table of houses with the mean step of each cell
 calibration.png     predicted probability against the share of right tokens; needs the run's weights and rows
+steps.png           errors, confidence, and the policy's entropy and regret at each step of an answer
 curves.png          accuracy, losses and reward over training
 flops_accuracy.png  of a sweep: accuracy against FLOPs per answer
 """
@@ -12,11 +13,12 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from data.prepare import find_data
-from data.tasks import TASKS, task_of
+from data.tasks import TASKS
 from recor_dist.core.config import Config, unflatten
 from recor_dist.core.names import name_of
 from recor_dist.core.setting import Mistake
+from recor_dist.figures.answer_steps import draw_steps
+from recor_dist.figures.answered import answer_test
 from recor_dist.figures.calibration import draw_run_calibration
 from recor_dist.figures.compute import costs, draw_costs
 from recor_dist.figures.curves import draw_run, run_panels
@@ -24,7 +26,6 @@ from recor_dist.figures.groups import conditions, group_runs, title_of
 from recor_dist.figures.order_map import draw_orders
 from recor_dist.figures.style import to_bytes
 from recor_dist.methods import headline_decoder
-from recor_dist.record.checkpoint import load_model
 from recor_dist.record.journal import read_metrics
 from recor_dist.record.run_folder import RunFolder
 from recor_dist.record.runs import deduplicate, read_run
@@ -40,7 +41,7 @@ def draw_pictures(out: str) -> list[str]:
     title = f"{names}, scale={config.scale}, seed={config.seed}"
     figures: dict[str, Figure | None] = {
         **_orders(title, config, folder),
-        "calibration": _calibration(title, config, out),
+        **_answers(title, out),
         "curves": _curves(title, config, folder),
     }
     return [folder.write_picture(name, to_bytes(figure, "png")) for name, figure in figures.items() if figure]
@@ -54,16 +55,13 @@ def _orders(title: str, config: Config, folder: RunFolder) -> dict[str, Figure]:
     return draw_orders(title, config, orders)
 
 
-def _calibration(title: str, config: Config, out: str) -> Figure | None:
+def _answers(title: str, out: str) -> dict[str, Figure]:
     try:
-        model, _ = load_model(out)
-        data = find_data(config, task_of(config))
-        if data is None:
-            raise Mistake(f"data.dir={config.data.dir}: does not hold the rows of the run")
+        answered = answer_test(out)
     except Mistake as mistake:
-        log.warning("no calibration picture: %s", mistake)
-        return None
-    return draw_run_calibration(title, config, model, data)
+        log.warning("no pictures of calibration and steps: %s", mistake)
+        return {}
+    return {"calibration": draw_run_calibration(title, answered), "steps": draw_steps(title, answered)}
 
 
 def _curves(title: str, config: Config, folder: RunFolder) -> Figure | None:

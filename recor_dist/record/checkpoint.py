@@ -10,7 +10,7 @@ it, the previous checkpoint is loaded.
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,12 @@ log = logging.getLogger(__name__)
 
 def weights_sha256(model: Model, weights: np.ndarray) -> str:
     """SHA-256 over all parameters, by name: the result of a run in one line."""
+    return sha256_of(model.named_weights(weights))
+
+
+def sha256_of(named: Mapping[str, np.ndarray]) -> str:
     sha = hashlib.sha256()
-    for name, value in sorted(model.named_weights(weights).items()):
+    for name, value in sorted(named.items()):
         sha.update(name.encode() + np.ascontiguousarray(value, dtype="<f4").tobytes())
     return sha.hexdigest()
 

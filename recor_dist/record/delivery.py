@@ -36,6 +36,7 @@ KEY_TAG = "recor_dist.record"  # finds a run that was created, but whose id was 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow shows runs with it under their parent
 MLFLOW_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 # By default one call to a server that is down would block for minutes; the sender does its own retries.
+MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:/")  # of models' URIs
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -51,6 +52,19 @@ def prepare_mlflow() -> None:
     """Call this before importing MLflow: no telemetry and short timeouts, unless the environment says otherwise."""
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
+
+
+def download_model(key: str, uri: str) -> str:
+    """The local folder of a model that MLflow has. A Mistake names the setting `key`, which holds the URI."""
+    prepare_mlflow()
+    import mlflow.artifacts  # here, because it takes seconds to import
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return mlflow.artifacts.download_artifacts(artifact_uri=uri)
+    except (MlflowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise Mistake(f"{key}={uri}: cannot be loaded from MLflow at {mlflow.get_tracking_uri()}: {reason}") from None
 
 
 def say(line: str) -> None:

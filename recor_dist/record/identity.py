@@ -36,11 +36,15 @@ def scale_of_run(out: str) -> str | None:
 
 
 def keep_earlier_choices(config: Config) -> None:
-    """In an explicit `out` that holds a run, `auto` means what it meant at the run's first start."""
+    """In an explicit `out` that holds a run, `auto` and the weights of `init` are those of the run's first start."""
     about = RunFolder.open(config.out).read_run() if config.out else None
+    if about is None:
+        return
     for key in ("device", "precision"):
-        if about and getattr(config, key) == "auto":
+        if getattr(config, key) == "auto":
             setattr(config, key, about["settings"][key])
+    if config.init_sha256 is None and config.init == about["settings"].get("init"):
+        config.init_sha256 = about["settings"].get("init_sha256")
 
 
 def open_run(config: Config, task: Task, folder: RunFolder) -> dict[str, Any]:

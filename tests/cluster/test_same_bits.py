@@ -25,7 +25,7 @@ from recor_dist.core.device import fingerprint
 from recor_dist.core.messages import Ticket
 from recor_dist.engine.crew import RemoteActor, RemoteLearner
 from recor_dist.engine.loop import train
-from recor_dist.methods import lay_out, make_worker
+from recor_dist.methods import METHODS, lay_out, make_worker
 from tests.cluster.conftest import records
 from tests.conftest import decided
 from tests.test_methods import EVERY, overrides_of
@@ -90,6 +90,18 @@ def test_muon_coordinates_loops_and_onednn_give_the_same_weights_on_ray(
     assert mkl["weights_sha256"] != local["weights_sha256"], "oneDNN was used, and rounds differently"
 
 
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("mode", ["true", "false"])
+def test_progressive_masks_and_weights_of_another_run_give_the_same_weights_on_ray(
+    mode: str, tmp_path: Path, config_in: Configure, trained: Callable[..., Path]
+) -> None:
+    """The driver reads `init`; actors need the weights of their tickets to mask rows."""
+    ours = [f"init={trained()}", "method=mdm", "method.masking=progressive", "task.test_rows=30", "eval.every=0"]
+    local = train(config_in(*ours, f"out={tmp_path}/local"))
+    result = train(config_in(*ours, *RAY, "actors.count=2", f"actors.gradients={mode}", f"out={tmp_path}/ray"))
+    assert result["weights_sha256"] == local["weights_sha256"]
+
+
 def _key(record: dict) -> tuple:
     return record["step"], *(key for key in record if key.startswith("eval/"))
 
@@ -107,7 +119,7 @@ def test_every_method_gives_the_same_result_on_ray_as_in_one_process(
     assert result == local
 
 
-@pytest.mark.slow  # nine pairs of runs
+@pytest.mark.slow  # eleven pairs of runs
 @pytest.mark.usefixtures("one_ray")
 @pytest.mark.parametrize("mode", ["true", "false"])
 @pytest.mark.parametrize("method", EVERY, ids=" ".join)
@@ -115,8 +127,8 @@ def test_every_method_gives_the_same_result_with_gradients_and_with_batches(
     method: list[str], mode: str, tmp_path: Path, config_in: Configure
 ) -> None:
     """Without a lag, and with one where tickets need no weights."""
-    lag = "lag=0" if method[0] == "recor" else "lag=2"
-    overrides = [*overrides_of(method), lag, "eval.every=5", "task.test_rows=30"]
+    needs_weights = METHODS[method[0]].uses_weights(config_in(*overrides_of(method)).method)
+    overrides = [*overrides_of(method), f"lag={0 if needs_weights else 2}", "eval.every=5", "task.test_rows=30"]
     local = train(config_in(*overrides, f"out={tmp_path}/local"))
     result = train(config_in(*overrides, *RAY, "actors.count=3", f"actors.gradients={mode}"))
     for one in (local, result):

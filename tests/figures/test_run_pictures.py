@@ -36,7 +36,7 @@ def test_a_run_has_its_pictures(overrides: list[str], more: set[str], config_in:
         assert (fills.sum(axis=1) == rows).all(), "every answer fills every slot once"
         assert mean_steps(fills, rows) == pytest.approx(np.array(figures["mean_step"]))
     drawn = draw_pictures(config.out)
-    assert {Path(path).stem for path in drawn} == {"order_map", "calibration", "curves"} | more
+    assert {Path(path).stem for path in drawn} == {"order_map", "calibration", "steps", "curves"} | more
     assert {path.stem for path in (out / "pictures").iterdir()} == {Path(path).stem for path in drawn}
     for path in drawn:
         content = Path(path).read_bytes()
@@ -52,7 +52,7 @@ def test_pictures_without_data_are_omitted_with_a_reason(
     (Path(config.out) / "orders.json").unlink()
     caplog.set_level("INFO")
     assert [Path(path).stem for path in draw_pictures(config.out)] == ["curves"]
-    assert "no calibration picture: data.dir=" in caplog.text
+    assert "no pictures of calibration and steps: data.dir=" in caplog.text
     assert "no order map: the run has no orders.json" in caplog.text
     assert not (tmp_path / "elsewhere").exists(), "no data is prepared for a picture"
 

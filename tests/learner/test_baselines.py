@@ -119,6 +119,25 @@ def test_mdm_learns_the_masked_slots_weighted_by_time_and_token(
     assert sums.total.item() == pytest.approx(weighted, rel=1e-5)
 
 
+@pytest.mark.parametrize("reweight", [False, True])
+def test_of_progressive_states_mdm_learns_the_mean_over_the_masked_slots_of_each(reweight: bool) -> None:
+    model = small_model()
+    slow, method = SlowModel(model), MdmConfig(masking="progressive", reweight_tokens=reweight, alpha=0.4, gamma=2.0)
+    batch = mask(method, model, ROWS, random(), 0)
+    sums = mdm_loss(method, model, batch, None)
+    plain = weighted = 0.0
+    for prompt, response, masked in zip(batch.prompts, batch.responses, batch.masked, strict=True):
+        hidden = [None if masked[i] else int(response[i]) for i in range(M)]
+        logits = slow.denoised_logits(prompt.tolist(), hidden)
+        losses = [-log_softmax(logits[i])[response[i]] for i in np.flatnonzero(masked)]
+        plain += sum(losses) / len(losses)
+        weights = [0.4 * (1 - math.exp(-loss)) ** 2 if reweight else 1 for loss in losses]
+        weighted += sum(np.multiply(losses, weights)) / len(losses)
+    assert sums.count == 8 * R, "states"
+    assert sums.metrics["loss/lm"].item() == pytest.approx(plain, rel=1e-5)
+    assert sums.total.item() == pytest.approx(weighted, rel=1e-5)
+
+
 def test_a_ticket_without_a_masked_slot_has_count_zero_and_no_gradient() -> None:
     model = small_model()
     nothing = np.zeros((R, M), dtype=bool)

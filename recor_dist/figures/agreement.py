@@ -1,0 +1,106 @@
+"""How much two orders agree: those of two runs, or of a run and the solver. Kendall's tau and Spearman's footrule.
+
+An order is given as the steps (R, M) at which the slots of each row were filled. Slots may share a step.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recor_dist.core.names import name_of, place_of
+from recor_dist.core.setting import Mistake
+from recor_dist.figures.answered import Answered, answer_test, checkpoints_of
+from recor_dist.figures.tables import table
+from recor_dist.methods import headline_decoder
+from recor_dist.model.evaluation import kendall_tau
+from recor_dist.record.runs import Run
+
+log = logging.getLogger(__name__)
+DIFFICULTIES = {"hardest": "hardest technique", "rounds": "rounds of deduction"}  # notes of a row, and what they are
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The mean over some rows."""
+
+    tau: float  # 1 for the same order, -1 for the reverse, 0 on average for unrelated orders
+    footrule: float  # 0 for the same order, 1 for the reverse, about 2/3 for unrelated orders
+    rows: int
+
+
+def agreement(a: np.ndarray, b: np.ndarray) -> Agreement:
+    """Of the steps (R, M) of two orders of the same rows."""
+    return Agreement(float(kendall_tau(a, b).mean()), float(footrule(a, b).mean()), len(a))
+
+
+def footrule(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(R,): the distances between the ranks that a and b (R, M) give to each slot, added up; divided by what they are
+    if one order is the reverse of the other."""
+    return np.abs(ranks(a) - ranks(b)).sum(axis=1) / (a.shape[1] ** 2 // 2)
+
+
+def ranks(steps: np.ndarray) -> np.ndarray:
+    """(R, M): the rank of each slot, from 1; slots of the same step share the mean of their ranks."""
+    before = (steps[:, None, :] < steps[:, :, None]).sum(axis=2)
+    ties = (steps[:, None, :] == steps[:, :, None]).sum(axis=2)
+    return before + (ties + 1) / 2
+
+
+def agreement_by(groups: np.ndarray, a: np.ndarray, b: np.ndarray) -> dict[int, Agreement]:
+    """The agreement in each group of rows, e.g. of the puzzles with the same hardest technique; groups (R,)."""
+    return {int(group): agreement(a[groups == group], b[groups == group]) for group in np.unique(groups)}
+
+
+def agreement_over_training(out: str, rows: int | None = None) -> dict[int, Agreement]:
+    """For each checkpoint that the run in `out` still has: the agreement of its order with that of the newest."""
+    last = answer_test(out, rows)
+    return {step: agreement(answer_test(out, rows, step=step).steps, last.steps) for step in checkpoints_of(out)}
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def answer_runs(runs: Sequence[Run]) -> dict[str, Answered]:
+    """The answers of the runs whose weights and rows are at hand, by headline decoder."""
+    found = {}
+    for run in runs:
+        try:
+            found[headline_decoder(run.config)] = answer_test(run.place)
+        except Mistake as mistake:
+            log.info("%s is not compared with other orders: %s", run.place, mistake)
+    return {name: found[name] for name in sorted(found, key=place_of)}
+
+
+def agreement_tables(answered: Mapping[str, Answered]) -> list[str]:
+    """Every method's order against the known one and against every other method's; and by difficulty, if the rows have
+    one. Empty if there is nothing to compare."""
+    steps = {name_of(name): one.steps for name, one in answered.items()}
+    first = next(iter(answered.values()), None)
+    if first is None or any((one.rows.prompts != first.rows.prompts).any() for one in answered.values()):
+        return []
+    known, reference = first.known_steps, "known order"
+    others = ({reference: known} if known is not None else {}) | steps
+    if len(others) < 2 or first.model.shape.M < 2:
+        return []
+    rows = [[name, *(_cell(mine, theirs) for theirs in others.values())] for name, mine in steps.items()]
+    lines = [f"Tau and footrule, over {len(first.rows)} test rows:", "", *table(["", *others], rows)]
+    for note, about in DIFFICULTIES.items():
+        if known is not None and (groups := first.notes.get(note)) is not None:
+            counts = {int(value): int((groups == value).sum()) for value in np.unique(groups)}
+            head = [f"{value} ({count} rows)" for value, count in counts.items()]
+            rows = [
+                [name, *(f"{part.tau:.3f}" for part in agreement_by(groups, mine, known).values())]
+                for name, mine in steps.items()
+            ]
+            lines += [f"Tau with the known order, by {about}:", "", *table(["", *head], rows)]
+    return lines
+
+
+def _cell(a: np.ndarray, b: np.ndarray) -> str:
+    if a is b:
+        return ""
+    found = agreement(a, b)
+    return f"{found.tau:.3f}, {found.footrule:.3f}" if math.isfinite(found.tau) else ""

@@ -1,0 +1,95 @@
+"""A run's answers to test rows, made again with its newest weights or with those of an earlier checkpoint."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.prepare import find_data
+from data.shards import Dataset, read_notes
+from data.tasks import task_of
+from recor_dist.core.config import Config, unflatten
+from recor_dist.core.messages import Generation, Rows
+from recor_dist.core.rng import rng
+from recor_dist.core.setting import Mistake
+from recor_dist.methods import METHODS, headline_decoder, lay_out
+from recor_dist.model.transformer import Model
+from recor_dist.record.checkpoint import load_model
+from recor_dist.record.run_folder import RunFolder
+from recor_dist.record.warm_start import read_source
+
+ROWS = 400  # test rows, at most
+PAIRS = 200_000  # pairs of a state and a slot, at most: fewer rows if answers are long
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Answers of a run to its first test rows."""
+
+    config: Config
+    model: Model
+    rows: Rows
+    notes: dict[str, np.ndarray]  # what is known about each row, by name: Sudoku's `givens` and `hardest`, say
+    generation: Generation
+
+    @property
+    def steps(self) -> np.ndarray:
+        """(R, M): the step, from 1, at which each slot was filled."""
+        return self.generation.steps
+
+    @property
+    def known_steps(self) -> np.ndarray | None:
+        """(R, M): the step at which the known order, the solver's, fills each slot; None if there is none."""
+        return None if self.rows.orders is None else self.rows.orders.argsort(axis=1) + 1
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """(R, M): True where a token is wrong."""
+        return self.generation.responses != self.rows.responses
+
+
+def checkpoints_of(out: str) -> list[int]:
+    """The steps whose weights a run still has, oldest first; `checkpoint.keep` says how many it keeps."""
+    return RunFolder.open(out).checkpoints()[::-1]
+
+
+def answer_test(out: str, rows: int | None = None, decoder: str | None = None, step: int | None = None) -> Answered:
+    """Answers the first test rows, up to 400 by default, with the headline decoder or another, and with the newest
+    weights or those of the checkpoint of `step`."""
+    config = unflatten(RunFolder.open(out).require_run()["settings"])
+    model = _load(out, config, step)
+    data = find_data(config, task_of(config))
+    if data is None:
+        raise Mistake(f"data.dir={config.data.dir}: does not hold the rows of the run in {out}")
+    decoders = METHODS[config.method.name].decoders(config.method)
+    name = decoder or headline_decoder(config)
+    if name not in decoders:
+        raise Mistake(f"decoder={name}: the run in {out} has {', '.join(decoders)}")
+    some = data.read_split("test", 0, min(rows or affordable(model.shape.M), data.rows_of("test")))
+    generation = decoders[name].answer(model, some.prompts, rng(config.seed, f"answered/{name}"))
+    return Answered(config, model, some, _notes(data, len(some)), generation)
+
+
+def affordable(M: int) -> int:
+    """How many rows of M slots are answered by default."""
+    return int(np.clip(PAIRS // M**2, 16, ROWS))
+
+
+def _load(out: str, config: Config, step: int | None) -> Model:
+    if step is None:
+        return load_model(out)[0]
+    folder = RunFolder.open(out)
+    if step not in folder.checkpoints():
+        kept = ", ".join(map(str, checkpoints_of(out)))
+        raise Mistake(f"step={step}: the run in {out} has checkpoints of {kept}; checkpoint.keep=N keeps more")
+    model = lay_out(config, load_model(out)[0].shape)
+    model.load(model.flat_weights(read_source(folder.place(folder.checkpoint(step))).named))
+    return model
+
+
+def _notes(data: Dataset, rows: int) -> dict[str, np.ndarray]:
+    parts, left = [], rows
+    for index, entry in enumerate(data.manifest.splits["test"]):
+        if left > 0:
+            parts.append(read_notes(data.folder, "test", index)[0])
+        left -= entry.rows
+    return {name: np.concatenate([part[name] for part in parts])[:rows] for name in (parts[0] if parts else ())}
