@@ -4,6 +4,7 @@ A tensor on `meta` has a shape, a dtype and a device, but no values. So a tensor
 where none is meant, or a wrong dtype under autocast fails here as it would on a GPU.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import optimizer as torch_optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -142,11 +142,12 @@ def configure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
         emulated = config.device == "meta" and config.precision == "bfloat16"
         return Autocast() if emulated else device.autocast(config)
 
-    for module in (actors.worker, learner.gradients):
-        monkeypatch.setattr(module, "autocast", autocast)
+    for caller in (actors.worker, learner.gradients):
+        monkeypatch.setattr(caller, "autocast", autocast)
     monkeypatch.setattr(recor_dist.methods, "build_model", build)
-    fused = [*torch_optimizer._get_fused_kernels_supported_devices(), "meta"]
-    monkeypatch.setattr(torch_optimizer, "_get_fused_kernels_supported_devices", lambda: fused)
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    fused = [*module._get_fused_kernels_supported_devices(), "meta"]
+    monkeypatch.setattr(module, "_get_fused_kernels_supported_devices", lambda: fused)
     return make
 
 
