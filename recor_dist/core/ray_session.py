@@ -4,8 +4,10 @@ import logging
 import math
 import os
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +23,7 @@ from recor_dist.core.config import Config
 from recor_dist.core.setting import Mistake
 
 log = logging.getLogger(__name__)
+_started: dict[str, subprocess.Popen] = {}  # by the folder of a Ray that this process started: who removes its remains
 
 
 @contextmanager
@@ -29,9 +32,15 @@ def session() -> Iterator[None]:
     before = ray.is_initialized()
     try:
         yield
+    except RuntimeError:
+        while _started:
+            log.info("the logs of Ray are in %s", _take_over())
+        raise
     finally:
         if not before:
             ray.shutdown()
+            while _started:
+                shutil.rmtree(_take_over(), ignore_errors=True)
 
 
 def connect() -> bool:
@@ -84,7 +93,28 @@ def start(cpus: float) -> None:
             include_dashboard=False,
             logging_level=logging.WARNING,
             log_to_driver=False,
+            _temp_dir=_private_folder(),
         )
+
+
+def _take_over() -> str:
+    """Ends the process that would remove the folder of Ray, and returns that folder."""
+    folder, remains = _started.popitem()
+    remains.kill()
+    remains.communicate()
+    return folder
+
+
+def _private_folder() -> str:
+    """A folder for the sockets and logs of Ray, in one that only this user can open: Ray lets everyone write into its
+    own. It is removed when this process is gone, however it ended."""
+    folder = tempfile.mkdtemp(prefix="recor-", dir=os.environ.get("RAY_TMPDIR"))
+    _started[folder] = subprocess.Popen(
+        [sys.executable, "-m", "recor_dist.core.ray_remains", folder],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is not for it
+    )
+    return os.path.join(folder, "ray")
 
 
 def _require_token() -> None:
