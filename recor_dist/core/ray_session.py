@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 from ray import _raylet
-from ray._private import ray_constants
+from ray._private import ray_constants, worker
 from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -58,6 +58,7 @@ def connect() -> bool:
             return False
         # Ray finds the same address again. Given an address, it would not look for the token in ~/.ray, which
         # `ray start` requires as soon as that file exists.
+        _shorten_messages()
         ray.init(logging_level=logging.WARNING, log_to_driver=False)
     except (ConnectionError, ValueError):
         if os.environ.get("RAY_ADDRESS"):
@@ -86,6 +87,7 @@ def start(cpus: float) -> None:
     if cpus > here:
         log.info("the run requests %g CPUs and this machine has %d: its processes share them", cpus, here)
     log.info("starting Ray on this machine")
+    _shorten_messages()
     with on_loopback():
         ray.init(
             address="local",
@@ -95,6 +97,31 @@ def start(cpus: float) -> None:
             log_to_driver=False,
             _temp_dir=_private_folder(),
         )
+
+
+def check() -> None:
+    """Raises Mistake if a Ray that this process started has lost a process that it needs: Ray would end this process
+    somewhat later, without a word."""
+    node: Any = worker._global_node
+    for kind, process in node.dead_processes() if _started and node else ():
+        if kind in ("raylet", "gcs_server"):
+            raise Mistake(
+                f"engine=ray: Ray's {kind} on this machine ended (exit code {process.returncode}), perhaps because "
+                "memory ran out; run the same command again to resume"
+            )
+
+
+def _shorten_messages() -> None:
+    """Ray prints its messages to drivers, some of which hold pages of a log, several times. Logs their first line."""
+    seen: set[str] = set()
+
+    def say(data: dict[str, Any], **_: Any) -> None:
+        line = next(iter("".join(data["lines"]).splitlines()), "")[:300]
+        if line not in seen:
+            seen.add(line)
+            log.info("Ray: %s", line)
+
+    worker.print_to_stdstream = say
 
 
 def _take_over() -> str:
