@@ -44,7 +44,7 @@ class Arm:
         self.folder = RunFolder.open(name, create=True)
         about = open_run(self.config, task_of(self.config), self.folder)
         write_status(about, self.folder, "running")
-        self.journal, self.system, self.step = Journal(self.folder), SystemMetrics(), 0
+        self.journal, self.system, self.step = Journal(self.folder).__enter__(), SystemMetrics(), 0
         self.tracker = Tracker(self.config.track)
         self.sender: psutil.Process | None = None
         if uri:

@@ -4,15 +4,17 @@ import logging
 import math
 import os
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 from ray import _raylet
-from ray._private import ray_constants
+from ray._private import ray_constants, worker
 from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -21,6 +23,7 @@ from recor_dist.core.config import Config
 from recor_dist.core.setting import Mistake
 
 log = logging.getLogger(__name__)
+_started: dict[str, subprocess.Popen] = {}  # by the folder of a Ray that this process started: who removes its remains
 
 
 @contextmanager
@@ -29,9 +32,15 @@ def session() -> Iterator[None]:
     before = ray.is_initialized()
     try:
         yield
+    except RuntimeError:
+        while _started:
+            log.info("the logs of Ray are in %s", _take_over())
+        raise
     finally:
         if not before:
             ray.shutdown()
+            while _started:
+                shutil.rmtree(_take_over(), ignore_errors=True)
 
 
 def connect() -> bool:
@@ -49,6 +58,7 @@ def connect() -> bool:
             return False
         # Ray finds the same address again. Given an address, it would not look for the token in ~/.ray, which
         # `ray start` requires as soon as that file exists.
+        _shorten_messages()
         ray.init(logging_level=logging.WARNING, log_to_driver=False)
     except (ConnectionError, ValueError):
         if os.environ.get("RAY_ADDRESS"):
@@ -77,6 +87,7 @@ def start(cpus: float) -> None:
     if cpus > here:
         log.info("the run requests %g CPUs and this machine has %d: its processes share them", cpus, here)
     log.info("starting Ray on this machine")
+    _shorten_messages()
     with on_loopback():
         ray.init(
             address="local",
@@ -84,7 +95,53 @@ def start(cpus: float) -> None:
             include_dashboard=False,
             logging_level=logging.WARNING,
             log_to_driver=False,
+            _temp_dir=_private_folder(),
         )
+
+
+def check() -> None:
+    """Raises Mistake if a Ray that this process started has lost a process that it needs: Ray would end this process
+    somewhat later, without a word."""
+    node: Any = worker._global_node
+    for kind, process in node.dead_processes() if _started and node else ():
+        if kind in ("raylet", "gcs_server"):
+            raise Mistake(
+                f"engine=ray: Ray's {kind} on this machine ended (exit code {process.returncode}), perhaps because "
+                "memory ran out; run the same command again to resume"
+            )
+
+
+def _shorten_messages() -> None:
+    """Ray prints its messages to drivers, some of which hold pages of a log, several times. Logs their first line."""
+    seen: set[str] = set()
+
+    def say(data: dict[str, Any], **_: Any) -> None:
+        line = next(iter("".join(data["lines"]).splitlines()), "")[:300]
+        if line not in seen:
+            seen.add(line)
+            log.info("Ray: %s", line)
+
+    worker.print_to_stdstream = say
+
+
+def _take_over() -> str:
+    """Ends the process that would remove the folder of Ray, and returns that folder."""
+    folder, remains = _started.popitem()
+    remains.kill()
+    remains.communicate()
+    return folder
+
+
+def _private_folder() -> str:
+    """A folder for the sockets and logs of Ray, in one that only this user can open: Ray lets everyone write into its
+    own. It is removed when this process is gone, however it ended."""
+    folder = tempfile.mkdtemp(prefix="recor-", dir=os.environ.get("RAY_TMPDIR"))
+    _started[folder] = subprocess.Popen(
+        [sys.executable, "-m", "recor_dist.core.ray_remains", folder],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is not for it
+    )
+    return os.path.join(folder, "ray")
 
 
 def _require_token() -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from typing import Any
 
 from data.shards import Dataset
 from learner.learner import LearnerState
@@ -29,11 +30,11 @@ class LocalEngine:
         for version in self.unevaluated:
             yield from self.evaluate(version, stopping)
         while self.learner.step < self.steps and not stopping():
-            metrics = self.step(stopping)
-            if metrics is None:
+            batches = self.roll_out(stopping)
+            if batches is None:
                 break
+            yield Stepped(self.learner.step + 1, self.learner.update(batches))
             done = self.learner.step
-            yield Stepped(done, metrics)
             if checkpoint_due(self.config, done, self.steps):
                 saved = done
                 yield Checkpoint(self.learner.state())
@@ -41,8 +42,14 @@ class LocalEngine:
         if self.learner.step > saved:
             yield Checkpoint(self.learner.state())
 
-    def step(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
-        """Rolls out and takes the next step; returns its metrics, or None if told to stop between two tickets."""
+    def step(self) -> dict[str, float]:
+        """Rolls out and takes the next step; returns its metrics."""
+        batches = self.roll_out()
+        assert batches is not None
+        return self.learner.update(batches)
+
+    def roll_out(self, stopping: Callable[[], bool] = lambda: False) -> list[Any] | None:
+        """The batches of the next step; None if told to stop between two tickets."""
         n = self.learner.step
         version = max(0, n - self.config.lag)
         if self.worker.uses_weights:
@@ -52,7 +59,7 @@ class LocalEngine:
             if stopping():
                 return None
             batches.append(self.worker.roll_out(Ticket(n, group, version)))
-        return self.learner.update(batches)
+        return batches
 
     def evaluate(self, version: int, stopping: Callable[[], bool] = lambda: False) -> Iterator[Evaluated]:
         """Evaluates the splits that are due with these weights."""

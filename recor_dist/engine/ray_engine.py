@@ -36,6 +36,7 @@ from actors.ray_actor import WeightsLost
 from data.shards import Dataset
 from learner.leading import ITSELF, Terms
 from learner.learner import LearnerState
+from recor_dist.core import ray_session
 from recor_dist.core.config import Config
 from recor_dist.core.messages import EvalTicket, Led, Receipt, Ticket
 from recor_dist.core.ray_member import Fingerprint
@@ -172,6 +173,7 @@ class RayEngine:
         """Every other second: replaces a learner past its deadline, and has the crew hire and report."""
         if not self.crew.round_due(now):
             return
+        ray_session.check()
         if self.learning.is_late(now):
             self.crew.require_learner()
             self._lost(LEARNER, "no answer before its deadline")

@@ -49,6 +49,6 @@ def _doubt(folder: RunFolder, model: Model, result: dict[str, Any]) -> str | Non
         same = all(str(metrics[key]) == str(recorded[key]) for key in recorded)  # not ==, because NaN is not NaN
         if not same or f"eval/{split}/exact_match" not in recorded:
             return f"{RESULT} does not have the metrics of the journal"
-    if folder.has_orders() and folder.read_orders() is None:
+    if folder.has_orders() and (folder.read_orders() or {}).keys() != result["test"]["decoders"].keys():
         return f"{ORDERS} is damaged"
     return None

@@ -14,7 +14,6 @@ the end, and a run resumes from a checkpoint.
 """
 
 import hashlib
-import itertools
 import logging
 import os
 import shutil
@@ -39,7 +38,11 @@ class Journal:
         self.folder = folder
         lines = folder.read_journal().splitlines(keepends=True)
         # Up to the first line that cannot be read. What came after it is computed again, and so keeps its order.
-        self.records = list(itertools.takewhile(bool, map(read_line, lines)))
+        self.records: list[dict[str, Any]] = []
+        for line in lines:
+            if (record := read_line(line)) is None:
+                break
+            self.records.append(record)
         self.lines = lines[: len(self.records)]
         self.cut = len(self.lines) < len(lines)
         self.damaged = bool(damaged_lines(lines)) if self.cut else False

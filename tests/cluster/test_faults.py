@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -417,6 +418,8 @@ def test_a_run_whose_driver_is_killed_is_resumed_with_the_same_bits(
     killed = run("engine=ray", "actors.count=2", "actors.gradients=true", *overrides)
     killed.wait_for_step(70)
     children = killed.descendants()
+    (folder,) = Path(os.environ["RAY_TMPDIR"]).glob("recor-*")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700, "only its user can open it"
     killed.process.send_signal(signal.SIGKILL)
     killed.finish()
     assert not (tmp_path / "out/result.json").exists()
@@ -424,6 +427,7 @@ def test_a_run_whose_driver_is_killed_is_resumed_with_the_same_bits(
     while left := [pid for pid in children if _is_left(pid)]:
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.1)
+    assert not folder.exists()
     again = run("engine=ray", "actors.count=1", "actors.gradients=false", *overrides)
     assert again.sha256() == whole["weights_sha256"]
     resumed = int(re.findall(r"resuming at step (\d+) of 150", again.log)[0])
@@ -436,10 +440,25 @@ def test_a_run_whose_driver_is_killed_is_resumed_with_the_same_bits(
 
 
 def _is_left(pid: int) -> bool:
-    """True if a process still runs. Ray's agents are ignored: they exit about a minute after their raylet."""
+    """True if a process still runs."""
     try:
-        agents = ("DashboardAgent", "RuntimeEnvAgent")
-        about, command = Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/cmdline").read_text()
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return "zombie" not in about and not any(agent in command for agent in agents)
+
+
+@pytest.mark.parametrize(
+    "needed",
+    ["raylet", pytest.param("gcs_server", marks=pytest.mark.slow)],  # each starts Ray
+)
+def test_a_run_whose_ray_is_killed_ends_in_one_line(needed: str, run: Callable[..., Run], tmp_path: Path) -> None:
+    killed = run("engine=ray", "actors.count=1", "epochs=100", "checkpoint.every=10")
+    killed.wait_for_step(12)
+    (pid,) = [pid for pid in killed.descendants() if Path(f"/proc/{pid}/exe").resolve().name == needed]
+    os.kill(pid, signal.SIGKILL)
+    killed.finish()
+    assert killed.process.returncode == 2
+    assert killed.log.splitlines()[-1].startswith(f"error: engine=ray: Ray's {needed} on this machine ended")
+    assert "Traceback" not in killed.log
+    assert "state-dump" not in killed.log
+    assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "failed"

@@ -1,6 +1,9 @@
 """Commands with a few settings of their own: how words become settings, --help, and exit codes."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from omegaconf import MISSING
@@ -81,3 +84,25 @@ def test_a_command_exits_with_the_code_it_returns(
     with pytest.raises(SystemExit) as end:
         plain_command(CopyConfig, lambda _: result, [], positional=("action",))
     assert end.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("hydra/launcher=1", "Hydra cannot use these settings: Config group override must be a string"),
+        ("hydra.run.dir=/proc/x", "Hydra cannot use these settings: [Errno 2] No such file or directory: '/proc/x'"),
+        ("out=a\nb", "out=a\\nb: not a setting; write key=value"),
+        ("out=file/x", "file/x: FILE is a file; give a folder"),
+        ("out=damaged", "DAMAGED/run.json: is damaged; restore the file, or choose another out (it is not JSON)"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_line_even_if_hydra_finds_it(word: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/run.json").write_text('{"settings": {')
+    command = [sys.executable, "-m", "recor_dist.run", "engine=local", word]  # with scale=auto, which looks into `out`
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    expected = message.replace("FILE", f"{tmp_path}/file").replace("DAMAGED", f"{tmp_path}/damaged")
+    assert line.startswith(f"error: {expected}")

@@ -1,6 +1,7 @@
 """The user's own rows: what is read from them, and how a bad row is reported."""
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,28 @@ def test_a_custom_task_trains(tmp_path: Path, config_in: Configure) -> None:
     assert result["steps"] > 5
     assert "kendall_tau" not in result["test"]
     assert len(result["test"]["mean_step"]) == 2
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_flipped_bits_in_a_parquet_file_are_refused_or_harmless(
+    checksums: bool, compression: str, tmp_path: Path
+) -> None:
+    """Without page checksums, changed values cannot be told from others; but nothing else than a Mistake comes up."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path, compression=compression, write_page_checksum=checksums)
+    content, right = path.read_bytes(), read_source(CustomConfig(), str(path)).checksum
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            found = read_source(CustomConfig(), str(path)).checksum
+        except Mistake as mistake:
+            refused += 1
+            assert "\n" not in str(mistake)
+        else:
+            assert found == right or not checksums
+    assert 0 < refused < 60

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.worker import Worker
 from data.prepare import open_data
 from data.tasks import task_of
 from learner.learner import Learner, initial_state
@@ -288,6 +289,25 @@ def test_a_signal_saves_a_checkpoint_and_the_run_resumes_from_it(
             train(config_in("checkpoint.every=1000"))
     assert [p.name for p in (tmp_path / "out/checkpoints").iterdir()] == ["step-00000007"]
     assert train(config_in())["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_a_signal_is_obeyed_between_two_tickets_of_the_first_step(
+    tmp_path: Path, config_in: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step may be large, and take hours."""
+    roll_out, tickets = Worker.roll_out, []
+
+    def interrupted(worker: Worker, ticket: Ticket) -> Any:
+        tickets.append(ticket)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return roll_out(worker, ticket)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "roll_out", interrupted)
+        with pytest.raises(Stopped, match="stopped by SIGTERM at step 0"):
+            train(config_in())
+    assert tickets == [Ticket(0, 0, 0)], "its second ticket is not computed"
+    assert train(config_in())["weights_sha256"] == train(config_in(f"out={tmp_path}/whole"))["weights_sha256"]
 
 
 def test_steps_are_counted_with_exact_arithmetic(config_in: Configure) -> None:

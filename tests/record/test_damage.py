@@ -103,6 +103,90 @@ def test_any_damaged_file_is_repaired_or_refused(
     damage_every_file(runs, tmp_path / "out", again, kind, 1)
 
 
+def test_a_damaged_line_before_every_checkpoint_is_named_and_refused(
+    runs: Path, tmp_path: Path, again: Callable[[], dict[str, Any]]
+) -> None:
+    shutil.copytree(runs / "killed", tmp_path / "out")
+    file = tmp_path / "out/metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([lines[0].replace(b"loss/lm", b"loss/ln"), *lines[1:]]))
+    with pytest.raises(
+        Mistake, match=r"metrics\.jsonl: is damaged or incomplete before step 2, which no checkpoint precedes"
+    ):
+        again()
+    shutil.rmtree(tmp_path / "out/checkpoints")  # one of the two remedies it gives
+    assert again()["weights_sha256"] == open_file((runs / "finished/result.json").read_bytes())["weights_sha256"]
+    assert journal(tmp_path / "out") == journal(runs / "finished")
+
+
+def test_a_damaged_line_after_a_checkpoint_is_computed_again(
+    runs: Path, tmp_path: Path, again: Callable[[], dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(runs / "killed", tmp_path / "out")
+    file = tmp_path / "out/metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:3], b"\0" + lines[3][1:], *lines[4:]]))  # of step 3
+    with caplog.at_level(logging.INFO):
+        again()
+    assert "metrics.jsonl lacks lines from before step 4: loading the previous checkpoint" in caplog.text
+    assert "metrics.jsonl: line 4 is damaged; resuming before it" in caplog.text
+    assert "resuming at step 2 of 6" in caplog.text
+    assert journal(tmp_path / "out") == journal(runs / "finished")
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("change", [{"weights_sha256": "0" * 64}, {"test": {}}, {"steps": 5}, {"val": None}])
+def test_an_edited_result_is_not_believed(
+    change: dict[str, Any], sealed: bool, runs: Path, tmp_path: Path, again: Callable[[], dict[str, Any]]
+) -> None:
+    """Neither with the checksum of the edited content, nor without any, as earlier versions wrote it."""
+    shutil.copytree(runs / "finished", tmp_path / "out")
+    file = tmp_path / "out/result.json"
+    right = open_file(file.read_bytes())
+    wrong = {**right, **change}
+    if change == {"test": {}}:
+        wrong["test"] = {**right["test"], "exact_match": 1.0}
+    file.write_text(json.dumps(seal_file(wrong) if sealed else wrong))
+    result = again()
+    assert {**result, "seconds_of_last_start": 0} == {**right, "seconds_of_last_start": 0}
+
+
+@pytest.mark.parametrize("content", ["[]", '{"files": {}}', '{"files": null}', '{"step": 4, "files": {"x": "y"}}'])
+def test_a_commit_of_another_shape_is_passed_over(
+    content: str, runs: Path, tmp_path: Path, again: Callable[[], dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(runs / "killed", tmp_path / "out")
+    (tmp_path / "out/checkpoints/step-00000004/checkpoint.json").write_text(content)
+    with caplog.at_level(logging.INFO):
+        result = again()
+    assert "checkpoint of step 4 is damaged" in caplog.text
+    assert "resuming at step 2 of 6" in caplog.text
+    assert result["weights_sha256"] == open_file((runs / "finished/result.json").read_bytes())["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vocabulary": ["1", "0", "2", "3", "4"]}, r"run\.json has other tokens or lengths than the task"),
+        ({"shape": {"N": 4, "M": 5, "V": 5}}, r"run\.json has other tokens or lengths than the task"),
+        ({"identity": None}, r"run\.json has no identity"),
+        ({"settings": {}}, r"run\.json: is damaged"),
+    ],
+)
+def test_an_edited_description_is_refused(
+    change: dict[str, Any], message: str, runs: Path, tmp_path: Path, again: Callable[[], dict[str, Any]]
+) -> None:
+    shutil.copytree(runs / "killed", tmp_path / "out")
+    file = tmp_path / "out/run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(Mistake, match=r"run\.json: is damaged; .* \(its content does not match its checksum\)"):
+        again()
+    shutil.copy(runs / "killed/run.json", file)
+    edit(file, **change)  # as in a run of an earlier version, without checksum
+    with pytest.raises(Mistake, match=message):
+        again()
+
+
 @pytest.mark.slow  # some 500 runs
 @pytest.mark.parametrize("kind", ["finished", "killed"])
 def test_every_file_withstands_damage_in_many_places(

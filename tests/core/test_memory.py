@@ -1,0 +1,59 @@
+"""What a machine cannot hold is refused with the setting to lower; what it can hold never is."""
+
+import subprocess
+import sys
+
+import pytest
+
+from recor_dist.core.compose import compose
+from recor_dist.core.memory import check_memory, needs
+from recor_dist.core.messages import Shape
+from recor_dist.core.setting import Mistake
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["batch_size=1000000000000", "rollout_size=1000000000000"], "rollout_size=1000000000000"),
+        (["batch_size=100000000000000", "rollout_size=1"], "batch_size=100000000000000"),
+        (["eval.size=999999999999"], "eval.size=999999999999"),
+        (["model.width=65536", "model.layers=1024", "model.heads=1"], "model.layers=1024, model.width=65536"),
+        (["task.train_rows=1000000000000000", "data.shard_rows=1000000000000000"], "data.shard_rows=1000000000000000"),
+    ],
+)
+def test_an_absurd_size_is_refused(overrides: list[str], key: str) -> None:
+    config = compose(["scale=smoke", "device=cpu", "precision=float32", "epochs=1e15", *overrides])
+    with pytest.raises(Mistake, match=rf"^{key}: needs at least [\d,.]+ GB of memory, and this machine has [\d,.]+; "):
+        check_memory(config, Shape(4, 4, 5))
+
+
+MEASURE = """
+import resource, sys
+import numpy as np
+from data.prepare import open_data
+from data.tasks import task_of
+from recor_dist.core.compose import compose
+from recor_dist.core.messages import Ticket
+from recor_dist.engine.local_engine import LocalEngine
+from learner.learner import initial_state
+from recor_dist.methods import lay_out
+config = compose(sys.argv[1:])
+data = open_data(config, task_of(config))
+state = initial_state(lay_out(config, data.shape), 0)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+LocalEngine(config, data, 10, state, []).step()
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+@pytest.mark.parametrize(
+    "method", ["recor", *(pytest.param(m, marks=pytest.mark.slow) for m in ("clm", "mdm", "ao_arm"))]
+)
+def test_the_estimate_is_a_lower_bound(method: str, tmp_path: object) -> None:
+    """One step of a ticket that needs some hundred megabytes, each in a process of its own."""
+    settings = ["scale=smoke", "device=cpu", "precision=float32", f"method={method}", f"data.dir={tmp_path}"]
+    settings += ["batch_size=2000", "rollout_size=2000", "epochs=10", "model.width=64", "model.heads=4"]
+    done = subprocess.run([sys.executable, "-c", MEASURE, *settings], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    estimate = max(needs(compose(settings), Shape(4, 4, 5)).values())
+    assert 50e6 < estimate < float(done.stdout)
