@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import MISSING
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +32,7 @@ from recor_dist.record.evaluations import TEST_ROWS, add_evaluation, find, read_
 from recor_dist.record.run_folder import RunFolder
 from recor_dist.record.sending import sync_command, sync_within
 
+WIDTH = 100  # of the table, at least
 ABOUT = [
     "Scores a finished run with further decoders, and on further rows. What the run recorded is not touched.",
     "",
@@ -113,16 +115,17 @@ def _score(
 
 
 def show(lines: list[dict[str, Any]]) -> None:
-    table = Table(title=f"{lines[0]['name']}: {lines[0]['rows']:,} rows", title_justify="left")
-    for column in ("decoder", "exact match", "token accuracy", "order (tau)", "passes", "at most", "MFLOPs"):
-        table.add_column(column, justify="left" if column == "decoder" else "right", no_wrap=column == "decoder")
+    table = Table(title=f"{lines[0]['name']}: {lines[0]['rows']:,} rows", title_justify="left", box=box.SIMPLE)
+    for column in ("decoder", "exact", "tokens", "tau", "passes", "most", "MFLOPs"):
+        table.add_column(column, justify="left" if column == "decoder" else "right", no_wrap=True)
     for line in lines:
         tau = f"{line['kendall_tau']:.3f}" if "kendall_tau" in line else "-"
-        most = line.get("most_forward_passes", line["forward_passes"])
+        most = f"{line.get('most_forward_passes', line['forward_passes'])}"
         exact, tokens = f"{line['exact_match']:.4f}", f"{line['token_accuracy']:.4f}"
         passes, flops = f"{line['forward_passes']:.4g}", f"{line['flops'] / 1e6:,.2f}"
-        table.add_row(line["decoder"], exact, tokens, tau, passes, f"{most}", flops)
-    Console().print(table)
+        table.add_row(line["decoder"], exact, tokens, tau, passes, most, flops)
+    console = Console()
+    console.print(table, width=max(console.width, WIDTH), crop=False)  # a name that is cut cannot be used
 
 
 def main(config: EvaluateConfig) -> None:
