@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 TEST_ROWS = "test"  # the name of the rows of the whole test split: what the run itself was tested on
 METRICS = "evaluate"  # the first part of the names of metrics in MLflow
 KEY = ("decoder", "rows_sha256", "weights_sha256")
+FIGURES = (
+    *("rows", "exact_match", "token_accuracy", "kendall_tau"),
+    *("forward_passes", "most_forward_passes", "flops"),
+)
 
 
 def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
@@ -53,7 +57,5 @@ def add_evaluation(folder: RunFolder, line: dict[str, Any]) -> None:
 
 def points_of_evaluation(line: dict[str, Any]) -> dict[str, Any]:
     """A record like those of the journal: figures by name, with step and time."""
-    skipped = ("step", "time", "seconds")
-    numbers = {key: value for key, value in line.items() if isinstance(value, int | float) and key not in skipped}
-    named = {f"{METRICS}/{line['name']}/{line['decoder']}/{key}": value for key, value in numbers.items()}
+    named = {f"{METRICS}/{line['name']}/{line['decoder']}/{key}": line[key] for key in FIGURES if key in line}
     return {**named, "step": line["step"], "time": line["time"]}
