@@ -18,6 +18,7 @@ from data.shards import checksum
 from recor_dist.answers.rows_to_score import NamedRows, read_rows
 from recor_dist.answers.solver import Solver, load_solver
 from recor_dist.core.command import plain_command
+from recor_dist.core.config import unflatten
 from recor_dist.core.device import fingerprint, resolve_or_use_cpu
 from recor_dist.core.messages import EvalSums
 from recor_dist.core.progress import progress_bar, set_up_logging
@@ -29,7 +30,7 @@ from recor_dist.model.decoding import Decoder
 from recor_dist.model.evaluation import cost_per_answer, summarise
 from recor_dist.record.checkpoint import weights_sha256
 from recor_dist.record.evaluations import TEST_ROWS, add_evaluation, find, read_evaluations
-from recor_dist.record.run_folder import RunFolder
+from recor_dist.record.run_folder import EVALUATIONS, RunFolder
 from recor_dist.record.sending import sync_command, sync_within
 
 WIDTH = 100  # of the table, at least
@@ -132,8 +133,8 @@ def main(config: EvaluateConfig) -> None:
     set_up_logging()
     show(evaluate(config))
     folder = RunFolder.open(config.out)
-    print(f"saved in {folder.place('evaluations.jsonl')}")
-    track = load_solver(config.out).config.track
+    print(f"saved in {folder.place(EVALUATIONS)}")
+    track = unflatten(folder.require_run()["settings"]).track
     if track.enabled and not sync_within(config.out, track, track.wait):
         print(f"MLflow has not got all of it; {sync_command(config.out)} sends the rest")
 
