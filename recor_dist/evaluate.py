@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import MISSING
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -17,6 +18,7 @@ from data.shards import checksum
 from recor_dist.answers.rows_to_score import NamedRows, read_rows
 from recor_dist.answers.solver import Solver, load_solver
 from recor_dist.core.command import plain_command
+from recor_dist.core.config import unflatten
 from recor_dist.core.device import fingerprint, resolve_or_use_cpu
 from recor_dist.core.messages import EvalSums
 from recor_dist.core.progress import progress_bar, set_up_logging
@@ -28,9 +30,10 @@ from recor_dist.model.decoding import Decoder
 from recor_dist.model.evaluation import cost_per_answer, summarise
 from recor_dist.record.checkpoint import weights_sha256
 from recor_dist.record.evaluations import TEST_ROWS, add_evaluation, find, read_evaluations
-from recor_dist.record.run_folder import RunFolder
+from recor_dist.record.run_folder import EVALUATIONS, RunFolder
 from recor_dist.record.sending import sync_command, sync_within
 
+WIDTH = 100  # of the table, at least
 ABOUT = [
     "Scores a finished run with further decoders, and on further rows. What the run recorded is not touched.",
     "",
@@ -113,24 +116,25 @@ def _score(
 
 
 def show(lines: list[dict[str, Any]]) -> None:
-    table = Table(title=f"{lines[0]['name']}: {lines[0]['rows']:,} rows", title_justify="left")
-    for column in ("decoder", "exact match", "token accuracy", "order (tau)", "passes", "at most", "MFLOPs"):
-        table.add_column(column, justify="left" if column == "decoder" else "right", no_wrap=column == "decoder")
+    table = Table(title=f"{lines[0]['name']}: {lines[0]['rows']:,} rows", title_justify="left", box=box.SIMPLE)
+    for column in ("decoder", "exact", "tokens", "tau", "passes", "most", "MFLOPs"):
+        table.add_column(column, justify="left" if column == "decoder" else "right", no_wrap=True)
     for line in lines:
         tau = f"{line['kendall_tau']:.3f}" if "kendall_tau" in line else "-"
-        most = line.get("most_forward_passes", line["forward_passes"])
+        most = f"{line.get('most_forward_passes', line['forward_passes'])}"
         exact, tokens = f"{line['exact_match']:.4f}", f"{line['token_accuracy']:.4f}"
         passes, flops = f"{line['forward_passes']:.4g}", f"{line['flops'] / 1e6:,.2f}"
-        table.add_row(line["decoder"], exact, tokens, tau, passes, f"{most}", flops)
-    Console().print(table)
+        table.add_row(line["decoder"], exact, tokens, tau, passes, most, flops)
+    console = Console()
+    console.print(table, width=max(console.width, WIDTH), crop=False)  # a name that is cut cannot be used
 
 
 def main(config: EvaluateConfig) -> None:
     set_up_logging()
     show(evaluate(config))
     folder = RunFolder.open(config.out)
-    print(f"saved in {folder.place('evaluations.jsonl')}")
-    track = load_solver(config.out).config.track
+    print(f"saved in {folder.place(EVALUATIONS)}")
+    track = unflatten(folder.require_run()["settings"]).track
     if track.enabled and not sync_within(config.out, track, track.wait):
         print(f"MLflow has not got all of it; {sync_command(config.out)} sends the rest")
 

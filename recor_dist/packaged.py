@@ -10,7 +10,7 @@ The input is a column `prompt` of text; answers/prompts.py says how prompts are 
     order        its slots, from 0, in the order in which they were filled
     steps        by slot: the step, from 1, at which it was filled; masked diffusion fills several slots per step
     confidences  by slot: the probability of its token when it was written
-The parameter `decoder` chooses one of the method's decoders, which are listed in about.json. Loading and serving a
+The parameter `decoder` chooses a decoder, such as threshold:0.9; about.json lists their names. Loading and serving a
 packaged model does not need Hydra or Ray.
 """
 
@@ -36,6 +36,7 @@ from recor_dist.answers.prompts import how_written
 from recor_dist.answers.solver import Solver, load_solver, plain_answers
 from recor_dist.core.files import exists, join, open_folder
 from recor_dist.core.setting import Mistake, setting
+from recor_dist.methods import parameters_of
 from recor_dist.record.run_folder import ABOUT, MODEL, PACKAGED, WEIGHTS, RunFolder
 
 ROOT = Path(__file__).parent.parent
@@ -70,7 +71,7 @@ def save_model(out: str, folder: str) -> None:
         "settings": {key: value for key, value in run["settings"].items() if key.split(".")[0] in groups},
         "shape": run["shape"],
         "vocabulary": run["vocabulary"],
-        "decoders": list(solver.decoders),
+        "decoders": _decoders(solver),
     }
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*input example was not provided")  # we give the signature ourselves
@@ -89,13 +90,18 @@ def save_model(out: str, folder: str) -> None:
             metadata={
                 "task": solver.config.task.name,
                 "method": solver.config.method.name,
-                "decoders": list(solver.decoders),
+                "decoders": _decoders(solver),
                 "prompts": how_written(solver.vocabulary),
             },
         )
         place.base_fs.delete_dir_contents(place.base_path, missing_dir_ok=True)
         place.base_fs.create_dir(place.base_path)
         fs.copy_files(str(made), place.base_path, fs.LocalFileSystem(), place.base_fs)
+
+
+def _decoders(solver: Solver) -> list[str]:
+    """The names of all decoders of a model, those of its own test first."""
+    return list(dict.fromkeys((*solver.decoders, *parameters_of(solver.config))))
 
 
 def _sources(package: str, scratch: Path) -> Path:

@@ -81,7 +81,7 @@ def test_a_fresh_process_answers_like_the_checkpoint(trained: Callable[..., Path
     elsewhere.mkdir()
     save_model(str(out), f"{tmp_path}/model")
     (tmp_path / "model").rename(tmp_path / "moved")
-    decoders = [None, "mdm", "adamdm_margin_T2"]
+    decoders = [None, "mdm", "adamdm_margin_T2", "entropy_bounded:2.5"]
     told = [expected(out, decoder) for decoder in decoders]
     params = [{"decoder": decoder} if decoder else {} for decoder in decoders]
     refused = [["0123", "01234"], ["0123", "0123", "01x3"]]

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from recor_dist.core.decoder_text import Parameter
@@ -56,9 +55,9 @@ def entropy_bounded(now: Pass, gamma: float) -> Tensor:
     """The first k slots by entropy (Ben-Hamu et al.): the most for which the sum of their entropies minus the largest
     of them, which is the sum of the first k - 1, is at most gamma. With gamma=0 that is one slot."""
     entropies, order = now.entropies.sort(dim=1, stable=True)
-    # On the CPU: with deterministic algorithms, torch refuses to add up floats on a GPU.
-    sums = entropies.cpu().cumsum(1).to(entropies.device)
-    before = F.pad(sums[:, :-1], (1, 0))  # (R, M): the sum of those before
+    places = torch.arange(order.shape[1], device=order.device)
+    # (R, M): the sum of those before. There is no deterministic `cumsum` on a GPU.
+    before = torch.where(places < places[:, None], entropies[:, None], 0.0).sum(2)
     allowed = before <= (gamma if gamma > 0 else -1.0)
     allowed[:, 0] = True
     return torch.zeros_like(allowed).scatter(1, order, allowed) & now.unfilled

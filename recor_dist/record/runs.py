@@ -15,7 +15,7 @@ import data.tasks  # noqa: F401, because `unflatten` needs the tasks' settings, 
 from recor_dist.core.config import Config, digest, flatten, unflatten
 from recor_dist.core.setting import Mistake
 from recor_dist.record.delivery import prepare_mlflow
-from recor_dist.record.evaluations import KEY, METRICS, TEST_ROWS, read_evaluations
+from recor_dist.record.evaluations import FIGURES, METRICS, TEST_ROWS, read_evaluations
 from recor_dist.record.journal import read_metrics
 from recor_dist.record.run_folder import ORDERS, RunFolder, find_runs
 
@@ -125,9 +125,8 @@ def read_run(place: str) -> Run:
 
 def _further(folder: RunFolder) -> dict[str, dict[str, Any]]:
     """What was measured on the whole test split after the run."""
-    about = (*KEY, "name", "step", "time", "machine")
     return {
-        line["decoder"]: {key: value for key, value in line.items() if key not in about}
+        line["decoder"]: {key: value for key, value in line.items() if key in FIGURES}
         for line in read_evaluations(folder)
         if line["name"] == TEST_ROWS
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from recor_dist.answers.replay_page import write_replay
+from tests.answers.test_replay_page import content_of
 from tests.browser.conftest import Page
 
 pytestmark = pytest.mark.slow  # a browser has to start
@@ -109,6 +110,27 @@ def test_slider_and_keys_move_through_steps_and_examples(
     page.wait_for(f"{STATE}.step < 20 && {STATE}.step > 0")  # it starts again
     page.wait_for(f"{STATE}.step === 20 && document.getElementById('play').textContent.includes('Play')")
     assert page.errors == []
+
+
+def test_bars_show_how_many_slots_each_pass_writes_and_lead_there(
+    page: Page, trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = str(trained("task=sudoku", "method=mdm"))
+    decoders = ["entropy_bounded:2", "adamdm_margin:T=3", "mdm_confidence"]
+    file = write_replay(out, decoders=decoders, rows=3, file=f"{tmp_path}/page.html")
+    page.open(address(file))
+    panels = content_of(file)["panels"]
+    bars = page.js("[...document.querySelectorAll('.panel')].map(p => p.querySelectorAll('.passes button').length)")
+    assert bars == [panels[0]["answers"][0]["last"], 3, 0], "a decoder of one slot per pass has no bars"
+    steps = panels[1]["answers"][0]["steps"]
+    page.js("document.querySelectorAll('.panel')[1].querySelectorAll('.passes button')[1].click()")
+    state = page.js(STATE)
+    assert (state["step"], state["written"][1]) == (2, sum(step <= 2 for step in steps))
+    title = page.js("document.querySelector('.panel .passes .now').title")
+    assert title.startswith("Step 2: ")
+    page.press("End")
+    said = page.js("document.querySelectorAll('.panel .said')[1].textContent")
+    assert said == "Done after 3 steps."
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -22,8 +22,10 @@ from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.record import delivery as delivering
 from recor_dist.record.delivery import Delivery, JournalReader, legal_name, without_password
+from recor_dist.record.evaluations import add_evaluation
 from recor_dist.record.journal import Journal, read_metrics
 from recor_dist.record.run_folder import RunFolder
+from recor_dist.record.runs import read_mlflow
 from tests.mlflow_store import assert_complete, client_of, points_in_store, run_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's
@@ -85,6 +87,27 @@ def test_a_run_is_delivered_with_its_settings_and_provenance(store: str, folder:
     assert tags.items() <= run.data.tags.items()
     assert (run.info.run_name, run.info.start_time, run.info.end_time) == ("out", 1_000_000, 1_001_000)
     assert client_of(store).get_experiment(run.info.experiment_id).name == "whole"
+
+
+def test_what_was_evaluated_after_the_run_is_sent_once_to_the_same_run(store: str, folder: Callable[..., Path]) -> None:
+    out = folder({"loss/lm": 1.0, "eval/test/recor/exact_match": 0.25})
+    deliver(out, experiment="later")
+    before = run_of(store, out).data.metrics
+    about = {"name": "test", "rows_sha256": "0", "weights_sha256": "a", "step": 1, "rows": 40, "mean_step": [1.0, 2.0]}
+    for name, accuracy in {"recor_confidence": 0.5, "recor_threshold_tau0.9": 0.75}.items():
+        line = about | {"decoder": name, "exact_match": accuracy, "forward_passes": 3.5}
+        add_evaluation(RunFolder.open(str(out)), line)
+        add_evaluation(RunFolder.open(str(out)), line | {"exact_match": 0.0})  # the same decoder, rows and weights
+        deliver(out, experiment="later")
+    run = run_of(store, out)
+    assert before.items() <= run.data.metrics.items()
+    assert run.info.status == "FINISHED"
+    for name, accuracy in {"recor_confidence": 0.5, "recor_threshold_tau0.9": 0.75}.items():
+        history = client_of(store).get_metric_history(run.info.run_id, f"evaluate/test/{name}/exact_match")
+        assert [(point.step, point.value) for point in history] == [(1, accuracy)]
+    (found,) = (found for found in read_mlflow(store) if found.place == f"runs:/{run.info.run_id}")
+    assert list(found.decoders) == ["recor"]
+    assert found.further["recor_confidence"] == {"exact_match": 0.5, "forward_passes": 3.5, "rows": 40}
 
 
 @pytest.mark.parametrize(
