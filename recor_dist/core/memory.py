@@ -39,8 +39,8 @@ def needs(config: Config, shape: Shape) -> dict[str, int]:
     shard = min(config.data.shard_rows, config.task.rows() or 0)
     return {
         f"model.layers={layers}, model.width={width}": 4 * 4 * weights,  # with gradient and the optimizer's state
-        f"rollout_size={config.rollout_size}": config.rollout_size * positions * activations,
-        f"batch_size={config.batch_size}": config.batch_size * (shape.N + shape.M),  # token ids
+        f"rollout_size={config.rollout_size}": config.rollout_size * method.states() * positions * activations,
+        f"batch_size={config.batch_size}": config.batch_size * method.states() * (shape.N + shape.M),  # token ids
         f"data.shard_rows={config.data.shard_rows}": shard * (shape.N + shape.M),
         f"eval.size={config.eval.size}": config.eval.size * (shape.N + shape.M) * 2 * width * bytes_each * layers,
     }

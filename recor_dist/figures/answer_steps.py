@@ -138,16 +138,19 @@ def draw_steps(title: str, answered: Answered) -> Figure:
 def _draw_errors(axes: Axes, answered: Answered) -> None:
     steps = answered.generation.last_step
     first, rows = np.bincount(first_errors(answered), minlength=steps + 1)[1:], len(answered.rows)
-    axes.bar(np.arange(1, steps + 1), first / rows, color=PALETTE[1], label=f"{first.sum() / rows:.3f} of the answers")
-    axes.set(title="first wrong token", ylabel="share of answers")
+    axes.bar(
+        np.arange(1, steps + 1), first / rows, color=PALETTE[1], label=f"{first.sum() / rows:.3f} of the answers in all"
+    )
+    axes.set(title="first wrong token", ylabel="share of answers", ylim=(0, max(0.01, 1.25 * first.max() / rows)))
 
 
 def _draw_calibration(axes: Axes, found: CalibrationBySteps) -> None:
-    x = np.arange(1, len(found.counts) + 1)
-    axes.plot(x, found.right, color=PALETTE[2], marker="o", label="share right")
-    axes.plot(x, found.confidence, color=PALETTE[1], marker="s", label="confidence")
+    some = found.counts > 0
+    x = np.flatnonzero(some) + 1
+    axes.plot(x, found.right[some], color=PALETTE[2], marker="o", label="share right")
+    axes.plot(x, found.confidence[some], color=PALETTE[1], marker="s", label="confidence")
     if found.exp_q is not None:
-        axes.plot(x, found.exp_q, color=PALETTE[0], marker="^", label="exp Q of the chosen slot")
+        axes.plot(x, found.exp_q[some], color=PALETTE[0], marker="^", label="exp Q of the chosen slot")
     axes.set(title="calibration", ylim=(-0.02, 1.02))
 
 

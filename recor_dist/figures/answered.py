@@ -11,7 +11,7 @@ from recor_dist.core.config import Config, unflatten
 from recor_dist.core.messages import Generation, Rows
 from recor_dist.core.rng import rng
 from recor_dist.core.setting import Mistake
-from recor_dist.methods import METHODS, headline_decoder, lay_out
+from recor_dist.methods import METHODS, find_decoders, lay_out
 from recor_dist.model.transformer import Model
 from recor_dist.record.checkpoint import load_model
 from recor_dist.record.run_folder import RunFolder
@@ -53,19 +53,19 @@ def checkpoints_of(out: str) -> list[int]:
 
 
 def answer_test(out: str, rows: int | None = None, decoder: str | None = None, step: int | None = None) -> Answered:
-    """Answers the first test rows, up to 400 by default, with the headline decoder or another, and with the newest
-    weights or those of the checkpoint of `step`."""
+    """Answers the first test rows, up to 400 by default, with the headline decoder or another (as `solve` takes it),
+    and with the newest weights or those of the checkpoint of `step`."""
     config = unflatten(RunFolder.open(out).require_run()["settings"])
     model = _load(out, config, step)
     data = find_data(config, task_of(config))
     if data is None:
         raise Mistake(f"data.dir={config.data.dir}: does not hold the rows of the run in {out}")
-    decoders = METHODS[config.method.name].decoders(config.method)
-    name = decoder or headline_decoder(config)
-    if name not in decoders:
-        raise Mistake(f"decoder={name}: the run in {out} has {', '.join(decoders)}")
+    found = (
+        find_decoders(config, "decoder", decoder) if decoder else METHODS[config.method.name].decoders(config.method)
+    )
+    name, chosen = next(iter(found.items()))
     some = data.read_split("test", 0, min(rows or affordable(model.shape.M), data.rows_of("test")))
-    generation = decoders[name].answer(model, some.prompts, rng(config.seed, f"answered/{name}"))
+    generation = chosen.answer(model, some.prompts, rng(config.seed, f"answered/{name}"))
     return Answered(config, model, some, _notes(data, len(some)), generation)
 
 

@@ -11,7 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from actors.masking import leave_suffix, mask, revealed_slots
 from learner.baselines import mdm_loss
-from recor_dist.core.messages import MaskedBatch
+from recor_dist.core.compose import compose
+from recor_dist.core.memory import needs
+from recor_dist.core.messages import MaskedBatch, Shape
 from recor_dist.core.method_settings import STAGES, MdmConfig
 from recor_dist.core.rng import rng
 from recor_dist.core.setting import Mistake
@@ -147,6 +149,12 @@ def test_progressive_masking_costs_a_pass_per_stage() -> None:
     assert flops_of(lambda: mask(method, model, rows, random, 0)) == STAGES * one_pass
     batch = mask(method, model, rows, random, 0)
     assert flops_of(lambda: mdm_loss(method, model, batch, None)) == STAGES * one_pass
+
+
+def test_a_ticket_of_progressive_states_needs_the_memory_of_eight_rows_per_row() -> None:
+    settings, shape = ["scale=smoke", "device=cpu", "precision=float32", "method=mdm"], Shape(4, 4, 5)
+    one = needs(compose(settings), shape)["rollout_size=16"]
+    assert needs(compose([*settings, "method.masking=progressive"]), shape)["rollout_size=16"] == 8 * one
 
 
 def test_progressive_states_depend_on_the_weights() -> None:
