@@ -20,6 +20,7 @@ from recor_dist.figures.ablations import ABLATIONS, draw_series, find_series
 from recor_dist.figures.agreement import agreement_tables, answer_runs
 from recor_dist.figures.compute import costs, draw_costs
 from recor_dist.figures.curves import draw_training, training_lines
+from recor_dist.figures.difficulty import difficulty_tables
 from recor_dist.figures.groups import SCALES, Group, conditions, group_runs, label, title_of, with_defaults
 from recor_dist.figures.order_map import draw_orders_of_runs
 from recor_dist.figures.report_page import report_page
@@ -119,8 +120,11 @@ def _write_orders(report: Report, groups: Sequence[Group]) -> None:
         runs = [g.runs[0] for g in with_defaults(groups, condition)]
         for name, figure in draw_orders_of_runs(title, runs).items():
             report.figure(f"{name} {title}", f"{name.replace('_', ' ').capitalize()}, {title}", figure)
-        if lines := agreement_tables(answer_runs(runs)):
+        answered = answer_runs(runs)
+        if lines := agreement_tables(answered):
             report.lines += [f"### Agreement of orders: {title}", "", ABOUT_AGREEMENT, *lines]
+        if lines := difficulty_tables(answered):
+            report.lines += [f"### Exact match by difficulty: {title}", "", *lines]
 
 
 def _write_ablations(report: Report, groups: Sequence[Group]) -> None:

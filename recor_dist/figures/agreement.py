@@ -13,13 +13,13 @@ import numpy as np
 from recor_dist.core.names import name_of, place_of
 from recor_dist.core.setting import Mistake
 from recor_dist.figures.answered import Answered, answer_test, checkpoints_of
+from recor_dist.figures.difficulty import difficulties
 from recor_dist.figures.tables import table
 from recor_dist.methods import headline_decoder
 from recor_dist.model.evaluation import kendall_tau
 from recor_dist.record.runs import Run
 
 log = logging.getLogger(__name__)
-DIFFICULTIES = {"hardest": "hardest technique", "rounds": "rounds of deduction"}  # notes of a row, and what they are
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def agreement_tables(answered: Mapping[str, Answered]) -> list[str]:
         return []
     rows = [[name, *(_cell(mine, theirs) for theirs in others.values())] for name, mine in steps.items()]
     lines = [f"Tau and footrule, over {len(first.rows)} test rows:", "", *table(["", *others], rows)]
-    for note, about in DIFFICULTIES.items():
-        if known is not None and (groups := first.notes.get(note)) is not None:
+    for about, groups in difficulties(first.notes).items():
+        if known is not None:
             counts = {int(value): int((groups == value).sum()) for value in np.unique(groups)}
             head = [f"{value} ({count} rows)" for value, count in counts.items()]
             rows = [

@@ -44,7 +44,12 @@ class Answered:
     @property
     def wrong(self) -> np.ndarray:
         """(R, M): True where a token is wrong."""
-        return self.generation.responses != self.rows.responses
+        return np.not_equal(self.generation.responses, self.rows.responses)
+
+    @property
+    def right(self) -> np.ndarray:
+        """(R,): True where every token of an answer is right."""
+        return np.asarray(np.logical_not(self.wrong).all(axis=1))
 
 
 def checkpoints_of(out: str) -> list[int]:

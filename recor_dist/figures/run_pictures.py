@@ -4,6 +4,7 @@ order_map.png       how often each slot was filled at each step, on the test spl
 order_board.png     for puzzles: the board or the table of houses with the mean step of each cell
 calibration.png     predicted probability against the share of right tokens; needs the run's weights and rows
 steps.png           errors, confidence, and the policy's entropy and regret at each step of an answer
+difficulty.png      for puzzles: accuracy by givens, by the hardest technique, by rounds of deduction
 curves.png          accuracy, losses and reward over training
 flops_accuracy.png  of a sweep: accuracy against FLOPs per answer
 """
@@ -22,6 +23,7 @@ from recor_dist.figures.answered import answer_test
 from recor_dist.figures.calibration import draw_run_calibration
 from recor_dist.figures.compute import costs, draw_costs
 from recor_dist.figures.curves import draw_run, run_panels
+from recor_dist.figures.difficulty import ROWS, difficulties, draw_difficulty
 from recor_dist.figures.groups import conditions, group_runs, title_of
 from recor_dist.figures.order_map import draw_orders
 from recor_dist.figures.style import to_bytes
@@ -61,7 +63,10 @@ def _answers(title: str, out: str) -> dict[str, Figure]:
     except Mistake as mistake:
         log.warning("no pictures of calibration and steps: %s", mistake)
         return {}
-    return {"calibration": draw_run_calibration(title, answered), "steps": draw_steps(title, answered)}
+    figures = {"calibration": draw_run_calibration(title, answered), "steps": draw_steps(title, answered)}
+    if difficulties(answered.notes):
+        figures["difficulty"] = draw_difficulty(title, answer_test(out, ROWS))
+    return figures
 
 
 def _curves(title: str, config: Config, folder: RunFolder) -> Figure | None:

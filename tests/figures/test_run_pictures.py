@@ -1,6 +1,5 @@
 """The pictures of real runs and of a sweep."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from recor_dist.core.config import Config
 from recor_dist.engine.loop import train
 from recor_dist.figures.run_pictures import draw_pictures, draw_sweep
 from recor_dist.model.evaluation import mean_steps
+from recor_dist.record.run_folder import RunFolder
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -18,8 +18,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.mark.parametrize(
     ("overrides", "more"),
     [
-        (["task=sudoku"], {"order_board"}),
-        (["task=zebra", "method=mdm"], {"order_board"}),
+        (["task=sudoku"], {"order_board", "difficulty"}),
+        (["task=zebra", "method=mdm"], {"order_board", "difficulty"}),
         (["task=arg", "method.algorithm=ppo", "method.reward=dense"], set()),
         (["task=arg", "method=clm"], set()),
     ],
@@ -28,8 +28,8 @@ def test_a_run_has_its_pictures(overrides: list[str], more: set[str], config_in:
     config = config_in(*overrides)
     result = train(config)
     out = Path(config.out)
-    orders = json.loads((out / "orders.json").read_text())
-    assert set(orders) == set(result["test"]["decoders"])
+    orders = RunFolder.open(config.out).read_orders()
+    assert orders is not None and set(orders) == set(result["test"]["decoders"])
     for decoder, figures in result["test"]["decoders"].items():
         fills, rows = np.array(orders[decoder]["fills"]), orders[decoder]["rows"]
         assert rows == figures["rows"]
