@@ -321,6 +321,7 @@ class RayEngine:
 
     def _lost(self, name: str, cause: str, *, bug: bool = False) -> None:
         """A process is dead, or considered dead."""
+        ray_session.check()
         member = self.crew.dismiss(name)
         if member is None:
             return

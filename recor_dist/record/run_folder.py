@@ -198,7 +198,7 @@ class RunFolder:
     # delivering it
 
     def read_delivered(self) -> dict[str, Any] | None:
-        """How much was delivered, by store. A damaged file counts as missing: MLflow is asked instead."""
+        """How much was delivered, by store. A damaged file counts as missing: the next sender makes a new run."""
         return self._read_if_whole(DELIVERED, key=str, stores=dict)
 
     def write_delivered(self, state: dict[str, Any]) -> None:

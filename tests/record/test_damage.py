@@ -2,6 +2,7 @@
 line. Nothing is lost silently, and nothing ends in a traceback."""
 
 import json
+import logging
 import random
 import shutil
 from collections.abc import Callable
@@ -13,8 +14,8 @@ import pytest
 from recor_dist.core.compose import compose
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
-from recor_dist.record.sealed import open_file
-from tests.conftest import decided
+from recor_dist.record.sealed import open_file, seal_file
+from tests.conftest import decided, edit
 from tests.engine.test_loop import run_until_killed
 
 # Six steps with a checkpoint and a validation after every second one.
