@@ -125,8 +125,7 @@ def show(lines: list[dict[str, Any]]) -> None:
         exact, tokens = f"{line['exact_match']:.4f}", f"{line['token_accuracy']:.4f}"
         passes, flops = f"{line['forward_passes']:.4g}", f"{line['flops'] / 1e6:,.2f}"
         table.add_row(line["decoder"], exact, tokens, tau, passes, most, flops)
-    console = Console()
-    console.print(table, width=max(console.width, WIDTH), crop=False)  # a name that is cut cannot be used
+    Console(width=max(Console().width, WIDTH)).print(table)  # a name that is cut cannot be used
 
 
 def main(config: EvaluateConfig) -> None:

@@ -5,6 +5,7 @@ A decoder with a parameter (T, tau, gamma) is a curve over its values, any other
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,7 +13,7 @@ from matplotlib.ticker import LogLocator
 
 from recor_dist.core.names import name_of, place_of, split_parameter, split_rule
 from recor_dist.figures.groups import Group
-from recor_dist.figures.style import MARKERS, caption, look_at, look_of, new_figure, styled
+from recor_dist.figures.style import caption, look_at, look_of, new_figure, styled
 
 
 @dataclass(frozen=True)
@@ -61,32 +62,44 @@ def _point(group: Group, decoder: str) -> CostPoint:
     )
 
 
-RULES = ("", "confidence", "threshold", "entropy_bounded", "information_gain")  # in the order of their looks
+# Marker and line of the decoders that any model of any order has; others have those of their method.
+RULES = {
+    "confidence": (">", "-"),
+    "threshold": ("P", "--"),
+    "entropy_bounded": ("X", ":"),
+    "information_gain": ("H", "-"),
+}
 
 
-def _looks(points: Sequence[CostPoint]) -> dict[str, tuple[str, str]]:
-    """Colour and marker by name: the colour is the method's, the marker tells how it decodes. If that does not tell all
-    of them apart, each gets another look."""
+def _looks(points: Sequence[CostPoint]) -> dict[str, tuple[str, str, str]]:
+    """Colour, marker and line by name: the colour is the method's, the others tell how it decodes. If that does not
+    tell all of them apart, each gets another look."""
     found = {}
     for point in points:
         method, rule = split_rule(point.base)
         colour, marker = look_of(method)
-        found[point.name] = colour, (MARKERS[RULES.index(rule) + 4] if rule in RULES[1:] else marker)
+        found[point.name] = colour, *RULES.get(rule, (marker, "-"))
     if len(set(found.values())) == len(found):
         return found
-    return {name: look_at(index) for index, name in enumerate(found)}
+    return {name: (*look_at(index), "-") for index, name in enumerate(found)}
+
+
+def _place(point: CostPoint) -> tuple[Any, ...]:
+    """Sort key: by method, how it decodes, and cost."""
+    method, rule = split_rule(point.base)
+    return place_of(method)[1:], rule, point.settings, point.flops
 
 
 @styled
 def draw_costs(title: str, points: Sequence[CostPoint]) -> Figure:
     """FLOPs per answer (logarithmic) against exact match: the mean over runs, with whiskers from lowest to highest."""
-    drawn = sorted(points, key=lambda point: (place_of(point.decoder)[1:], point.settings, point.flops))
+    drawn = sorted(points, key=_place)
     looks = _looks(drawn)
     lines = {name: [point for point in drawn if point.name == name] for name in looks}
     figure, (axes,) = new_figure(f"Accuracy against compute: {title}", (9.2, max(4.6, 1.6 + 0.24 * len(lines))))
     single = [line[0] for line in lines.values() if len(line) == 1]
     for name, line in lines.items():
-        colour, marker = looks[name]
+        colour, marker, style = looks[name]
         means = [float(np.mean(point.accuracy)) for point in line]
         low = [mean - min(point.accuracy) for mean, point in zip(means, line, strict=True)]
         high = [max(point.accuracy) - mean for mean, point in zip(means, line, strict=True)]
@@ -99,7 +112,7 @@ def draw_costs(title: str, points: Sequence[CostPoint]) -> Figure:
             color=colour,
             marker=marker,
             markersize=8 if len(line) == 1 else 6,
-            linestyle="-" if len(line) > 1 else "none",
+            linestyle=style if len(line) > 1 else "none",
             linewidth=1.3,
             capsize=3,
             label=_label(name, line),
@@ -112,8 +125,8 @@ def draw_costs(title: str, points: Sequence[CostPoint]) -> Figure:
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
     caption(
         figure,
-        "Mean over seeds; whiskers from lowest to highest. A line joins the values of a decoder's parameter, cheapest "
-        "first. Single points of equal cost are drawn side by side.",
+        "Mean over seeds; whiskers from lowest to highest. A line joins the values of a decoder's "
+        "parameter, cheapest first.\nSingle points of equal cost are drawn side by side.",
     )
     return figure
 
