@@ -20,7 +20,8 @@ from recor_dist.core.config import Config
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.model.decoding import generate
-from recor_dist.record.checkpoint import load_model
+from recor_dist.record.checkpoint import load_model, sha256_of
+from recor_dist.record.warm_start import read_source
 from tests.object_store import keys, unfinished_uploads
 
 Configure = Callable[..., Config]
@@ -47,6 +48,7 @@ def test_a_run_in_an_object_store_ends_in_the_weights_of_one_on_a_disk(
     local = train(config_in())
     result = train(config_in(*in_store))
     assert {**result, "seconds_of_last_start": 0} == {**local, "seconds_of_last_start": 0}
+    assert sha256_of(read_source(in_store[0][4:]).named) == result["weights_sha256"], "another run could start from it"
     there = keys(f"{tmp_path.name}/out")
     assert stored(tmp_path, "out/result.json").items() >= result.items()
     assert stored(tmp_path, "out/run.json")["status"] == "finished"
