@@ -27,6 +27,7 @@ from recor_dist.model.any_order import StreamReader, WholeReader, any_order_deco
 from recor_dist.model.decoding import (
     Decoder,
     Family,
+    always,
     find_in,
     generate,
     generate_in_random_order,
@@ -100,12 +101,8 @@ def families_of(config: Config) -> dict[str, Family]:
     method = METHODS[config.method.name]
     families = method.families(config.method)
     fixed = {name: decoder for name, decoder in method.decoders(config.method).items() if name not in families}
-    plain = {name: Family(partial(_always, decoder)) for name, decoder in fixed.items() if not split_parameter(name)[1]}
+    plain = {name: Family(partial(always, decoder)) for name, decoder in fixed.items() if not split_parameter(name)[1]}
     return plain | families
-
-
-def _always(decoder: Decoder, _: float | None) -> Decoder:
-    return decoder
 
 
 def parameters_of(config: Config) -> dict[str, Parameter | None]:

@@ -9,6 +9,7 @@ prompts.
 """
 
 import ast
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -22,7 +23,9 @@ from data.tasks import TASKS
 from recor_dist.answers.exported import answer_command_line, load_exported
 from recor_dist.answers.solver import Solver
 from recor_dist.core.config import flatten
+from recor_dist.model.decoding import Family, always
 
+log = logging.getLogger(__name__)
 ROOT = Path(__file__).parents[2]
 OURS = ("recor_dist", "actors", "learner", "data")
 
@@ -51,7 +54,7 @@ def write_one_file(solver: Solver, about: str, config: str, *more: FunctionType 
     `about`: its docstring. `config`: the name of the JSON file next to it. `more`: what `tail`, its end, needs.
     """
     code = Code()
-    decoders, families = code.write_table(solver.decoders), code.write_table(solver.families)
+    decoders, families = code.write_table(solver.decoders), code.write_table(_families_of(solver))
     reader, load, main = code.write(solver.reader), code.write(load_exported), code.write(answer_command_line)
     for part in more:
         code.write(part)
@@ -73,6 +76,22 @@ if __name__ == "__main__":
 '''
     code.needed_imports.add("from pathlib import Path")
     return f'"""{about}"""\n\nfrom __future__ import annotations\n\n{code.text()}{end}'
+
+
+def _families_of(solver: Solver) -> dict[str, Family]:
+    """All decoders that can be written down; a warning names the others."""
+    plain = {
+        name: family if family.parameter else Family(partial(always, family.make(None)))
+        for name, family in solver.families.items()
+    }
+    found = {}
+    for name, family in plain.items():
+        try:
+            Code().write(family)
+            found[name] = family
+        except ValueError as error:
+            log.warning("the code of the model lacks the decoder %s (%s)", name, error)
+    return found
 
 
 @dataclass

@@ -34,6 +34,11 @@ class Family:
     parameter: Parameter | None = None
 
 
+def always(decoder: Decoder, _: float | None) -> Decoder:
+    """The one decoder of a family without a parameter."""
+    return decoder
+
+
 def find_in(families: Mapping[str, Family], key: str, text: str) -> dict[str, Decoder]:
     """The decoders that a text names (core/decoder_text.py), by the names of their results. `key`: of the setting."""
     choices = read_decoders(key, text, {name: family.parameter for name, family in families.items()})

@@ -17,9 +17,11 @@ from recor_dist.answers.prompts import join
 from recor_dist.answers.solver import Solver
 from recor_dist.core.compose import compose
 from recor_dist.core.config import flatten
+from recor_dist.core.decoder_text import Parameter
 from recor_dist.core.messages import Shape
 from recor_dist.core.setting import Mistake
 from recor_dist.methods import METHODS, lay_out
+from recor_dist.model.decoding import Family
 from recor_dist.model.denoising import mdm_decoders
 
 METHOD_WORDS = {
@@ -146,6 +148,20 @@ def test_a_definition_that_cannot_be_taken_out_is_refused() -> None:
     code.add("data.mul", "read_prompt")
     with pytest.raises(ValueError, match=r"read_prompt: is defined in data.sudoku and in data.mul; rename one of them"):
         code.add("data.sudoku", "read_prompt")
+
+
+def test_a_decoder_without_a_name_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    solver = untrained("method=mdm")
+    always_the_same = solver.decoders["mdm"]
+    solver.families = {
+        **solver.families,
+        "plain": Family(lambda _: always_the_same),  # no parameter, so its one decoder is written down
+        "nameless": Family(lambda value: always_the_same, Parameter("T", 2, at_least=1)),
+    }
+    model = load(solver, tmp_path)
+    assert list(model.families) == [name for name in solver.families if name != "nameless"]
+    assert "lacks the decoder nameless" in caplog.text
+    assert model.answers(["0123"], "plain") == solver.answers(["0123"], "plain")
 
 
 def test_annotations_pull_nothing_in() -> None:
