@@ -183,6 +183,11 @@ def read_file(path: Path, _: int, __: str) -> Imported:
     return sudoku_files.read(path)
 
 
+def read_prompt(task: SudokuConfig, text: str) -> str:
+    """A blank cell is `.` or 0."""
+    return text.replace(".", "0")
+
+
 TASK = TaskType(
     schema=SudokuConfig,
     name="Sudoku",
@@ -194,7 +199,7 @@ TASK = TaskType(
     size_settings="task.size",
     order="recorded",
     slow=True,
-    read_prompt=lambda task, text: text.replace(".", "0"),
+    read_prompt=read_prompt,
     layout=layout,
     coordinates=coordinates,
 )

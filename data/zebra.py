@@ -54,13 +54,17 @@ class ZebraConfig(GeneratedTaskConfig):
 
     def range_of(self, key: str) -> tuple[int, int]:
         """The smallest and the largest number of `houses` or `attributes`."""
-        words = getattr(self, key).split("-")
-        if len(words) > 2 or not all(word in ("3", "4", "5", "6") for word in words) or words[0] > words[-1]:
-            raise Mistake(f"task.{key}={getattr(self, key)}: must be a number from 3 to 6, or a range like 3-6")
-        return int(words[0]), int(words[-1])
+        return read_range(key, getattr(self, key))
 
     def slots(self) -> int:
         return (self.range_of("attributes")[1] + 1) * self.range_of("houses")[1]
+
+
+def read_range(key: str, text: str) -> tuple[int, int]:
+    words = text.split("-")
+    if len(words) > 2 or not all(word in ("3", "4", "5", "6") for word in words) or words[0] > words[-1]:
+        raise Mistake(f"task.{key}={text}: must be a number from 3 to 6, or a range like 3-6")
+    return int(words[0]), int(words[-1])
 
 
 CHUNK = 512  # puzzles drawn at a time; a shard's rows depend on it
@@ -242,7 +246,7 @@ def check_prompt(task: ZebraConfig, tokens: list[str]) -> None:
     if not clues:
         raise Mistake("has no clues")
     houses, attributes = size(clues)
-    most = task.range_of("houses")[1], task.range_of("attributes")[1]
+    most = read_range("houses", task.houses)[1], read_range("attributes", task.attributes)[1]
     if houses > most[0] or attributes > most[1]:
         raise Mistake(
             f"is about {houses} houses and {attributes} attributes; this model knows at most {most[0]} and {most[1]}"

@@ -18,13 +18,21 @@ from learner.gradients import Compute, Gradients, Loss
 from learner.learner import Learner, Statistics
 from learner.losses import recor_loss, recor_statistics
 from recor_dist.core.config import Config
-from recor_dist.core.decoder_text import Parameter, read_decoders
+from recor_dist.core.decoder_text import Parameter
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.memory import check_memory
 from recor_dist.core.messages import Rows, Shape, Ticket, TicketGradient
 from recor_dist.core.names import split_parameter
 from recor_dist.model.any_order import StreamReader, WholeReader, any_order_decoders
-from recor_dist.model.decoding import Decoder, Family, generate, generate_in_random_order, generate_left_to_right
+from recor_dist.model.decoding import (
+    Decoder,
+    Family,
+    always,
+    find_in,
+    generate,
+    generate_in_random_order,
+    generate_left_to_right,
+)
 from recor_dist.model.denoising import mdm_decoders, mdm_families
 from recor_dist.model.transformer import Model
 
@@ -93,12 +101,8 @@ def families_of(config: Config) -> dict[str, Family]:
     method = METHODS[config.method.name]
     families = method.families(config.method)
     fixed = {name: decoder for name, decoder in method.decoders(config.method).items() if name not in families}
-    plain = {name: Family(partial(_always, decoder)) for name, decoder in fixed.items() if not split_parameter(name)[1]}
+    plain = {name: Family(partial(always, decoder)) for name, decoder in fixed.items() if not split_parameter(name)[1]}
     return plain | families
-
-
-def _always(decoder: Decoder, _: float | None) -> Decoder:
-    return decoder
 
 
 def parameters_of(config: Config) -> dict[str, Parameter | None]:
@@ -108,9 +112,7 @@ def parameters_of(config: Config) -> dict[str, Parameter | None]:
 
 def find_decoders(config: Config, key: str, text: str) -> dict[str, Decoder]:
     """The decoders that a text names (core/decoder_text.py), by the names of their results. `key`: of the setting."""
-    families = families_of(config)
-    choices = read_decoders(key, text, parameters_of(config))
-    return {name: families[base].make(value) for name, base, value in choices}
+    return find_in(families_of(config), key, text)
 
 
 def lay_out(config: Config, shape: Shape) -> Model:

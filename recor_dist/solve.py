@@ -14,8 +14,9 @@ import numpy as np
 from omegaconf import MISSING
 from rich.console import Console
 
+from recor_dist.answers.answering import plain_answers
 from recor_dist.answers.prompt_files import check_ending, read_prompts, write_answers
-from recor_dist.answers.solver import Solver, load_solver, plain_answers
+from recor_dist.answers.solver import Solver, load_solver
 from recor_dist.answers.terminal import fill_in
 from recor_dist.core.command import plain_command
 from recor_dist.core.files import exists

@@ -7,7 +7,9 @@ clues of a Zebra are written in either of its two formats.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,20 +22,37 @@ Text = str | Sequence[str | int]  # as people write it, or as a list of tokens
 MOST_SHOWN = 24  # tokens of a vocabulary that an error line lists
 
 
-def encode_prompt(task: TaskConfig, vocabulary: Vocabulary, N: int, prompt: Text) -> np.ndarray:
-    """Ids (N,) of a prompt. Raises a Mistake that names the unknown token or the wrong length."""
+@dataclass(frozen=True)
+class Reader:
+    """What a task accepts as a prompt, by the functions of its `TaskType` (data/task_type.py)."""
+
+    read_prompt: Callable[[Any, str], str] = lambda task, text: text
+    read_tokens: Callable[[Any, list[str]], list[str]] = lambda task, tokens: tokens
+    check_prompt: Callable[[Any, list[str]], None] = lambda task, tokens: None
+
+    def encode(self, task: Any, vocabulary: Vocabulary, N: int, prompt: Text) -> np.ndarray:
+        """Ids (N,) of a prompt. Raises a Mistake that names the unknown token or the wrong length."""
+        if isinstance(prompt, str):
+            prompt = self.read_prompt(task, prompt)
+        tokens = self.read_tokens(task, tokens_of(vocabulary, prompt))
+        ids = encode_tokens(vocabulary, N, tokens)
+        self.check_prompt(task, [token for token in tokens if token != PAD])
+        return ids
+
+
+def reader_of(task: TaskConfig) -> Reader:
     row = TASKS[task.name]
-    if isinstance(prompt, str):
-        prompt = row.read_prompt(task, prompt)
-    tokens = row.read_tokens(task, tokens_of(vocabulary, prompt))
-    ids = _encode(vocabulary, N, tokens)
-    row.check_prompt(task, [token for token in tokens if token != PAD])
-    return ids
+    return Reader(row.read_prompt, row.read_tokens, row.check_prompt)
+
+
+def encode_prompt(task: TaskConfig, vocabulary: Vocabulary, N: int, prompt: Text) -> np.ndarray:
+    """Ids (N,) of a prompt of a task."""
+    return reader_of(task).encode(task, vocabulary, N, prompt)
 
 
 def encode_response(vocabulary: Vocabulary, M: int, response: Text) -> np.ndarray:
     """Ids (M,) of a response. Raises a Mistake that names the unknown token or the wrong length."""
-    return _encode(vocabulary, M, tokens_of(vocabulary, response))
+    return encode_tokens(vocabulary, M, tokens_of(vocabulary, response))
 
 
 def decode(vocabulary: Vocabulary, ids: np.ndarray) -> str:
@@ -81,7 +100,7 @@ def _characters(vocabulary: Vocabulary) -> bool:
     return all(len(token) == 1 for token in vocabulary.tokens if token != PAD)
 
 
-def _encode(vocabulary: Vocabulary, length: int, tokens: list[str]) -> np.ndarray:
+def encode_tokens(vocabulary: Vocabulary, length: int, tokens: list[str]) -> np.ndarray:
     for number, token in enumerate(tokens, 1):
         if token not in vocabulary.ids:
             known = [repr(t) if t.strip() != t or not t else t for t in vocabulary.tokens]

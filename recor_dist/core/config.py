@@ -8,6 +8,7 @@ schema. The settings of the methods are in method_settings.py, those of a task i
 """
 
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -208,12 +209,20 @@ class CheckpointConfig:
 
 @dataclass
 class TrackConfig:
-    """The record in MLflow, at MLFLOW_TRACKING_URI; by default in mlflow.db in the working directory."""
+    """The record in MLflow, at MLFLOW_TRACKING_URI, by default in mlflow.db in the working directory; and elsewhere."""
 
     enabled: bool = setting(True, "record the run in MLflow; metrics.jsonl in `out` is always written", placement=True)
     experiment: str = setting("recor_dist", "the MLflow experiment", placement=True)
     register: str | None = setting(
         None, "register the trained model in MLflow under this name; null does not register it", placement=True
+    )
+    tensorboard: bool = setting(
+        False, "also write event files for TensorBoard, in `out`; needs the package tensorboard", placement=True
+    )
+    wandb: bool = setting(
+        False,
+        "also write an offline run of Weights & Biases, in `out`; needs the package wandb, and sends nothing",
+        placement=True,
     )
     wait: float = setting(
         30.0,
@@ -336,6 +345,7 @@ def validate(config: Config) -> None:
     if (rows := config.task.rows()) is not None and not config.data.source:
         total_steps(config, rows)
     _check_places(config)
+    _check_packages(config)
     config.method.check()
     if (M := config.task.slots()) is not None:
         check_response_length(config, M)
@@ -382,6 +392,19 @@ def _check_places(config: Config) -> None:
         raise Mistake(f"track.register={register}: a model name in MLflow has no slash or colon; write another name")
     if not config.track.experiment.strip():
         raise Mistake("track.experiment: names no experiment; omit it for the default")
+
+
+def _check_packages(config: Config) -> None:
+    for name in ("tensorboard", "wandb"):
+        if getattr(config.track, name):
+            check_package(f"track.{name}=true", name)
+
+
+def check_package(word: str, package: str) -> None:
+    """Refuses a word of the command line that needs an optional package, if that is not installed."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:  # a mere folder of this name has no origin
+        raise Mistake(f"{word}: the package {package} is not installed; pip install {package} -c constraints.txt")
 
 
 def total_steps(config: Config, rows: int) -> int:

@@ -39,14 +39,18 @@ def draw_pictures(out: str) -> list[str]:
     """Draws the pictures that the folder of the finished run in `out` allows; returns their paths."""
     folder = RunFolder.open(out)
     config = unflatten(folder.require_run()["settings"])
-    names = f"{TASKS[config.task.name].name}, {name_of(headline_decoder(config))}"
-    title = f"{names}, scale={config.scale}, seed={config.seed}"
+    title = title_of_run(config)
     figures: dict[str, Figure | None] = {
         **_orders(title, config, folder),
         **_answers(title, out),
         "curves": _curves(title, config, folder),
     }
     return [folder.write_picture(name, to_bytes(figure, "png")) for name, figure in figures.items() if figure]
+
+
+def title_of_run(config: Config) -> str:
+    names = f"{TASKS[config.task.name].name}, {name_of(headline_decoder(config))}"
+    return f"{names}, scale={config.scale}, seed={config.seed}"
 
 
 def _orders(title: str, config: Config, folder: RunFolder) -> dict[str, Figure]:

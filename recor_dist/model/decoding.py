@@ -5,14 +5,14 @@ with C order queries, and every slot is queried once. In a given order, a token 
 together. Left to right, where the main stream itself predicts the next token, one pass is enough.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recor_dist.core.decoder_text import Parameter
+from recor_dist.core.decoder_text import Parameter, read_decoders
 from recor_dist.core.device import to_device
 from recor_dist.core.messages import Generation
 from recor_dist.model.transformer import Model
@@ -32,6 +32,17 @@ class Family:
 
     make: Callable[[float | None], Decoder]  # the value; None if there is no parameter
     parameter: Parameter | None = None
+
+
+def always(decoder: Decoder, _: float | None) -> Decoder:
+    """The one decoder of a family without a parameter."""
+    return decoder
+
+
+def find_in(families: Mapping[str, Family], key: str, text: str) -> dict[str, Decoder]:
+    """The decoders that a text names (core/decoder_text.py), by the names of their results. `key`: of the setting."""
+    choices = read_decoders(key, text, {name: family.parameter for name, family in families.items()})
+    return {name: families[base].make(value) for name, base, value in choices}
 
 
 @torch.inference_mode()

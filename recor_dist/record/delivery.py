@@ -4,12 +4,10 @@ Nothing is delivered twice: track.json in the folder says how much was sent, and
 is asked which steps it has. A point carries the time of its line in the journal, so a store that gets it twice keeps
 one.
 
-Any call to MLflow may fail in any way. Every method of `Delivery` can be repeated, and then does what is left to do.
 """
 
 import getpass
 import hashlib
-import logging
 import os
 import re
 import sys
@@ -18,7 +16,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -27,11 +24,13 @@ import numpy as np
 from recor_dist.core.config import TrackConfig
 from recor_dist.core.files import read_bytes
 from recor_dist.core.setting import Mistake
+from recor_dist.record.dataset_input import log_dataset
+from recor_dist.record.description import Description, describe
 from recor_dist.record.evaluations import points_of_evaluation, read_evaluations
-from recor_dist.record.journal import read_records
-from recor_dist.record.run_folder import JOURNAL, MODEL, RunFolder
+from recor_dist.record.journal import JournalReader, points_of
+from recor_dist.record.logged_model import checksum_of_model, find_model, send_model
+from recor_dist.record.run_folder import MODEL, RunFolder
 
-log = logging.getLogger(__name__)
 KEY_TAG = "recor_dist.record"  # finds a run that was created, but whose id was not saved
 PARENT_TAG = "mlflow.parentRunId"  # MLflow shows runs with it under their parent
 MLFLOW_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
@@ -45,7 +44,7 @@ ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 # MLflow's limits, see its utils/validation.py.
-MOST_POINTS, MOST_PARAMS, LONGEST_PARAM, LONGEST_TAG, LONGEST_NAME = 1000, 100, 6000, 5000, 250
+MOST_POINTS, MOST_PARAMS, LONGEST_PARAM, LONGEST_NAME = 1000, 100, 6000, 250
 
 
 def prepare_mlflow() -> None:
@@ -73,90 +72,8 @@ def say(line: str) -> None:
         print(line, file=sys.__stdout__, flush=True)
 
 
-# --- what a folder says ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Description:
-    """What MLflow stores about a run or a sweep, besides its points."""
-
-    name: str
-    params: dict[str, Any]
-    tags: dict[str, str]
-    status: str
-
-
-def describe(folder: RunFolder) -> Description:
-    if sweep := folder.read_sweep():
-        tags = {"sweep": " ".join(sweep["words"]), "mlflow.source.name": "recor_dist.run --multirun"}
-        params = dict(override.lstrip("+").split("=", 1) for override in sweep["words"])
-        status = sweep["status"]
-    elif run := folder.read_run():
-        result = folder.read_result() or {}
-        params, status = run["settings"], run.get("status", "finished" if result else "running")
-        tags = _tags_of_run(run, result)
-    else:
-        raise Mistake(f"{folder.path}: holds neither a run nor a sweep; give the folder that it was saved in")
-    texts = {key: str(value)[:LONGEST_TAG] for key, value in tags.items() if value is not None}
-    return Description(folder.name, params, texts, status)
-
-
-def _tags_of_run(run: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    settings = run["settings"]
-    tags = {
-        "task": settings["task.name"],
-        "method": settings["method.name"],
-        "scale": settings["scale"],
-        "engine": run.get("engine", settings["engine"]),
-        "lag": settings["lag"],
-        "seed": settings["seed"],
-        "data": run.get("data"),
-        "reproducible": run["reproducible"],
-        "error": run.get("error"),
-        "weights_sha256": result.get("weights_sha256"),
-        "mlflow.source.name": "recor_dist.run",
-    }
-    for code in run.get("code", []):  # several if the run was resumed with different code
-        for key, value in code.items():
-            tags[key] = ", ".join(dict.fromkeys([*tags.get(key, value).split(", "), value]))
-        tags["mlflow.source.git.commit"] = code.get("git_commit")
-    return tags
-
-
-class JournalReader:
-    """Reads the records of a journal, each once; a line that is still being written is read the next time."""
-
-    def __init__(self, folder: RunFolder, path: str | None) -> None:
-        """`path`: the journal's local file, if it is not in the folder."""
-        self.folder, self.path = folder, path or folder.journal_path
-        self.position = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        lines = self._rest().splitlines(keepends=True)
-        if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()
-        self.position += sum(map(len, lines))
-        records = read_records(lines)
-        if len(records) < len(lines):
-            log.warning("%s: not sending %d damaged lines", JOURNAL, len(lines) - len(records))
-        return records
-
-    def _rest(self) -> bytes:
-        try:
-            if self.path:
-                with open(self.path, "rb") as file:
-                    file.seek(self.position)
-                    return file.read()
-        except FileNotFoundError:
-            pass  # the local copy of an object store's journal is uploaded and then removed when the run ends
-        return self.folder.read_journal()[self.position :]
-
-
-# --- delivering it ---------------------------------------------------------------------------------------------------
-
-
 class Delivery:
-    """Delivers one folder to one MLflow store."""
+    """A `Destination`: one MLflow store that gets the record of one folder."""
 
     def __init__(
         self,
@@ -210,7 +127,7 @@ class Delivery:
 
     # opening
 
-    def open(self) -> None:
+    def open(self) -> int:
         """Finds or creates the run, with its parameters and tags. Asks the server, whatever the saved state says."""
         from mlflow import MlflowClient
 
@@ -225,10 +142,12 @@ class Delivery:
         self._skip_sent()
         self._save_state()
         self._send_params(client, description, run.data.params)
+        log_dataset(client, self.run_id, self.folder)
         self.client = client
         self._send_tags_and_status(description, description.status)
         if self.sweep:
             self._attach_to_sweep("RUNNING")
+        return len(self.waiting)
 
     def _find(self, client: Any) -> Any | None:
         """The MLflow run of this folder; None if there is none, or if it was deleted."""
@@ -344,7 +263,7 @@ class Delivery:
         """The points of as many waiting records as fit into one request, and the number of these records."""
         points: list[Any] = []
         for count, record in enumerate(self.waiting):
-            more = points_of(record)
+            more = _metrics_of(record)
             if count and len(points) + len(more) > MOST_POINTS:
                 return points, count
             points += more
@@ -391,8 +310,8 @@ class Delivery:
     # the end
 
     def finish(self, *, training: bool = False) -> None:
-        """After the last record: sends the status, then artifacts and the registered model, which may take a while. A
-        run that is `running` according to its folder was killed, unless it is still `training`."""
+        """After the last record: sends the status, then artifacts and the model, which may take a while. A run that is
+        `running` according to its folder was killed, unless it is still `training`."""
         description = describe(self.folder)
         killed = description.status == "running" and not training
         if self.sweep and (killed or description.status == "stopped"):
@@ -400,15 +319,17 @@ class Delivery:
         self._send_tags_and_status(description, "stopped" if killed else description.status)
         self._send_evaluations()
         self._send_artifacts()
-        if self.register and self.folder.has_model():
-            self._register_model()
+        if self.folder.has_model():
+            self._send_model(description)
+            if self.register:
+                self._register_model()
 
     def _send_evaluations(self) -> None:
         """What was evaluated after the run, see evaluations.py. The server is asked for each figure, so this can be
         repeated."""
         lines = read_evaluations(self.folder)
         for line in lines[self.state.get("evaluations", 0) :]:
-            self._send_missing(points_of(points_of_evaluation(line)))
+            self._send_missing(_metrics_of(points_of_evaluation(line)))
         self.state["evaluations"] = len(lines)
         self._save_state()
 
@@ -416,6 +337,8 @@ class Delivery:
         sent = self.state.setdefault("artifacts", {})
         try:
             for name in self.folder.artifacts():
+                if name.startswith(f"{MODEL}/"):
+                    continue  # it is sent as a model
                 content = read_bytes(self.folder.files, name)
                 checksum = hashlib.sha256(content).hexdigest()
                 if sent.get(name) == checksum:
@@ -429,13 +352,23 @@ class Delivery:
         finally:
             self._save_state()  # not after each one: an artifact that is sent twice overwrites itself
 
+    def _send_model(self, description: Description) -> None:
+        run = self.client.get_run(self.run_id)
+        state = {
+            "id": getattr(find_model(self.client, run), "model_id", None),
+            "sha256": checksum_of_model(self.folder),
+        }
+        if self.state.get("model") != state:
+            self.state["model"] = state | {"id": send_model(self.client, run, self.folder, description)}
+            self._save_state()
+
     def _register_model(self) -> None:
         import mlflow
 
         mlflow.set_tracking_uri(self.uri)
         versions = self.client.search_model_versions(f"run_id = '{self.run_id}'")
         if self.register not in {version.name for version in versions}:
-            mlflow.register_model(f"runs:/{self.run_id}/{MODEL}", self.register)
+            mlflow.register_model(f"models:/{self.state['model']['id']}", self.register)
 
     def where(self) -> str:
         """Where the run is in MLflow."""
@@ -444,16 +377,12 @@ class Delivery:
         return f"run {run.run_name} ({self.run_id}) at {self.store}{page}"
 
 
-def points_of(record: dict[str, Any]) -> list[Any]:
-    """The metrics in a record. MLflow accepts NaN and infinity."""
+def _metrics_of(record: dict[str, Any]) -> list[Any]:
+    """The points in a record as MLflow's metrics, which may be NaN and infinity."""
     from mlflow.entities import Metric
 
     at = _milliseconds(record.get("time", 0.0))
-    return [
-        Metric(legal_name(key), float(value), at, record["step"])
-        for key, value in record.items()
-        if key not in ("step", "time") and isinstance(value, int | float)
-    ]
+    return [Metric(legal_name(key), value, at, record["step"]) for key, value in points_of(record).items()]
 
 
 def legal_name(key: str) -> str:

@@ -154,3 +154,38 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
     if len(records) < len(lines) and (damaged := damaged_lines(lines)):
         log.warning("%s/%s: %d damaged lines are skipped", folder.path, JOURNAL, len(damaged))
     return records
+
+
+def points_of(record: dict[str, Any]) -> dict[str, float]:
+    """The metrics in a record, by name."""
+    numbers = {key: value for key, value in record.items() if key not in ("step", "time")}
+    return {key: float(value) for key, value in numbers.items() if isinstance(value, int | float)}
+
+
+class JournalReader:
+    """Reads the records of a journal, each once; a line that is still being written is read the next time."""
+
+    def __init__(self, folder: RunFolder, path: str | None) -> None:
+        """`path`: the journal's local file, if it is not in the folder."""
+        self.folder, self.path = folder, path or folder.journal_path
+        self.position = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        lines = self._rest().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+        self.position += sum(map(len, lines))
+        records = read_records(lines)
+        if len(records) < len(lines):
+            log.warning("%s: not sending %d damaged lines", JOURNAL, len(lines) - len(records))
+        return records
+
+    def _rest(self) -> bytes:
+        try:
+            if self.path:
+                with open(self.path, "rb") as file:
+                    file.seek(self.position)
+                    return file.read()
+        except FileNotFoundError:
+            pass  # the local copy of an object store's journal is uploaded and then removed when the run ends
+        return self.folder.read_journal()[self.position :]

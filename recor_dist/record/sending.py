@@ -1,6 +1,6 @@
-"""The driver's side of the record in MLflow: starting the process that sends it, and waiting for it at the end.
+"""The driver's side of the record in MLflow and elsewhere: starting the process that sends it, and waiting for it.
 
-    training ──► out/metrics.jsonl, run.json, result.json ──► sender ──► MLflow
+    training ──► out/metrics.jsonl, run.json, result.json ──► sender ──► MLflow, TensorBoard's files, ...
                  always written, and written first            `python -m recor_dist.track send`
 
 Training starts the sender before its first step and closes its pipe after its last; in between, neither calls the
@@ -17,6 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from recor_dist.core.config import TrackConfig
+from recor_dist.record.destination import destinations_of
 from recor_dist.record.run_folder import RunFolder
 
 COMMAND = [sys.executable, "-m", "recor_dist.track"]
@@ -35,7 +36,7 @@ class Tracker:
     def start(self, out: str, journal_path: str) -> None:
         """Called once, before the first step, with the folder of the run."""
         track = self.track
-        if not track.enabled:
+        if not destinations_of(track):
             return
         self.out = out
         settings = [f"out={out}", f"journal={journal_path}", f"wait={track.wait}", *settings_of(track)]
@@ -81,7 +82,8 @@ class Tracker:
 
 def settings_of(track: TrackConfig) -> list[str]:
     """The settings of `send` and `sync`, as they are written on a command line."""
-    return [f"experiment={track.experiment}"] + ([f"register={track.register}"] if track.register else [])
+    words = [f"to={','.join(destinations_of(track))}", f"experiment={track.experiment}"]
+    return words + ([f"register={track.register}"] if track.register else [])
 
 
 def sync_command(out: str) -> str:
@@ -100,7 +102,7 @@ def finish_within(process: subprocess.Popen, seconds: float) -> bool:
         with suppress(subprocess.TimeoutExpired):
             process.wait(min(2.0, seconds))
         if process.poll() is None:
-            log.info("tracking: waiting for MLflow, at most %g s", seconds)
+            log.info("tracking: waiting for the record, at most %g s", seconds)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, seconds - 2.0))
     finally:

@@ -1,14 +1,16 @@
 """MLflow's own pages show our runs: the table of runs, their curves, and a comparison of two."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from recor_dist.packaged import save_model
 from tests.browser.conftest import Page
-from tests.mlflow_store import Server, run_of, sync
+from tests.mlflow_store import Server, client_of, run_of, sync
 
 # The warnings are MLflow's. Slow: a server and a browser have to start.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
@@ -51,3 +53,23 @@ def test_the_table_lists_our_runs_and_two_are_compared(
     assert ["method.name", "recor", "mdm"] in rows
     # MLflow renders only the visible part of long lists.
     assert {"weights_sha256", "eval/test/adamdm_prob/exact_match"} <= {row[0] for row in rows}
+
+
+def test_the_models_page_has_our_model_with_its_run_rows_and_test_metrics(
+    page: Page, server: Server, trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "named"
+    shutil.copytree(trained("method=recor"), out)
+    save_model(str(out), f"{out}/model")
+    assert sync(out, server.uri, tmp_path).returncode == 0
+    run = run_of(server.uri, out)
+    (model,) = client_of(server.uri).search_logged_models([run.info.experiment_id])
+    page.resize(1800, 1200)
+    page.open(f"{server.uri}/#/experiments/{run.info.experiment_id}/models")
+    page.wait_for(f"document.querySelector('a[href*={json.dumps(model.model_id)}]') !== null")
+    assert "Ready" in page.js(TEXT)
+    page.open(f"{server.uri}/#/experiments/{run.info.experiment_id}/models/{model.model_id}")
+    page.wait_for(f"{TEXT}.includes('eval/test/recor/exact_match') || {TEXT}.includes('eval/test/exact_match')")
+    shown = page.js(TEXT)
+    assert run.info.run_id in shown
+    assert f"arg (#{run.data.tags['data'][:32]})" in shown

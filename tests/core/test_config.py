@@ -266,7 +266,7 @@ def test_identity_omits_placement_and_nothing_else(of_task: list[str]) -> None:
         "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
         "checkpoint.every", "checkpoint.keep", "actors.count", "actors.gradients", "actors.num_cpus", "actors.num_gpus",
         "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
-        "track.enabled", "track.experiment", "track.register", "track.wait",
+        "track.enabled", "track.experiment", "track.register", "track.wait", "track.tensorboard", "track.wandb",
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from recor_dist.answers.solver import RandomByRow
+from recor_dist.answers.answering import RandomByRow
 from recor_dist.core.messages import Generation
 from recor_dist.core.rng import rng
 from recor_dist.model.any_order import StreamReader, WholeReader, any_order_decoders

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,13 +18,16 @@ from pyarrow import fs
 
 from learner.learner import Learner
 from recor_dist import track
+from recor_dist.answers.answering import plain_answers
+from recor_dist.answers.solver import load_solver
 from recor_dist.core.config import Config, flatten
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
+from recor_dist.packaged import save_model
 from recor_dist.record import delivery as delivering
-from recor_dist.record.delivery import Delivery, JournalReader, legal_name, without_password
+from recor_dist.record.delivery import Delivery, legal_name, without_password
 from recor_dist.record.evaluations import add_evaluation
-from recor_dist.record.journal import Journal, read_metrics
+from recor_dist.record.journal import Journal, JournalReader, read_metrics
 from recor_dist.record.run_folder import RunFolder
 from recor_dist.record.runs import read_mlflow
 from tests.mlflow_store import assert_complete, client_of, points_in_store, run_of
@@ -322,13 +326,86 @@ def test_artifacts_resume_at_the_one_that_failed_and_the_model_is_registered_onc
     deliver(out, register="orders")
     deliver(out, register="orders")
     assert len(set(sent)) == len(sent), "each is sent once"
-    assert {"pictures/curves.png", "pictures/order.png", "model/MLmodel"} <= set(sent)
+    assert set(sent) == {"./result.json", "./replay.html", "failed", "pictures/curves.png", "pictures/order.png"}
     run = run_of(store, out).info.run_id
     (version,) = client_of(store).search_model_versions("name = 'orders'")
     assert version.run_id == run
     mlflow.set_tracking_uri(store)
     for uri in (f"runs:/{run}/model", "models:/orders/1"):
         assert mlflow.pyfunc.load_model(uri).predict({"a": [1]}) == {"a": [1]}
+
+
+# --- the model and the rows ------------------------------------------------------------------------------------------
+
+
+def package(trained: Callable[..., Path], tmp_path: Path) -> Path:
+    """A finished run with its model, in a folder of the test's own."""
+    out = tmp_path / "trained"
+    shutil.copytree(trained("method=recor"), out)
+    save_model(str(out), f"{out}/model")
+    return out
+
+
+def test_a_trained_model_is_a_logged_model_of_its_run_with_its_test_metrics(
+    store: str, trained: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+    from mlflow import MlflowClient
+
+    out = package(trained, tmp_path)
+    log_files, failed = MlflowClient.log_model_artifacts, []
+
+    def fail_once(client: Any, *arguments: Any) -> None:
+        if not failed:
+            failed.append(True)
+            raise ConnectionError("no response")
+        log_files(client, *arguments)
+
+    monkeypatch.setattr(MlflowClient, "log_model_artifacts", fail_once)
+    with pytest.raises(ConnectionError):
+        deliver(out, experiment="models", register="registered")
+    for _ in range(2):
+        deliver(out, experiment="models", register="registered")
+    run, client = run_of(store, out), client_of(store)
+    points = assert_complete(store, out)  # linking the metrics to the model has not doubled them
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert (model.name, model.source_run_id, model.model_type) == ("model", run.info.run_id, "recor")
+    assert model.status == "READY"
+    assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
+    assert (model.params["task.length"], model.params["seed"]) == ("4", "0")
+    assert model.tags["weights_sha256"] == json.loads((out / "result.json").read_text())["weights_sha256"]
+    shown = {metric.key: metric.value for metric in model.metrics}
+    assert shown == {key: values[-1][1] for key, values in points.items() if "/test/" in key}
+    assert "eval/test/recor/exact_match" in shown
+    (version,) = client.search_model_versions("name = 'registered'")
+    assert version.run_id == run.info.run_id
+
+    mlflow.set_tracking_uri(store)
+    solver = load_solver(str(out))
+    expected = [answer["response"] for answer in plain_answers(solver, solver.answer(solver.encode(["0123"], str)))]
+    for uri in (f"models:/{model.model_id}", f"runs:/{run.info.run_id}/model", "models:/registered/1"):
+        assert list(mlflow.pyfunc.load_model(uri).predict({"prompt": ["0123"]})["response"]) == expected
+    loaded = mlflow.pyfunc.load_model(f"models:/{model.model_id}")
+    assert (loaded.metadata.run_id, loaded.metadata.model_id) == (run.info.run_id, model.model_id)
+
+    client.delete_logged_model(model.model_id)
+    deliver(out, experiment="models")
+    (again,) = client.search_logged_models([run.info.experiment_id])
+    assert again.model_id != model.model_id
+
+
+def test_the_rows_are_a_dataset_of_the_run_with_their_checksum(store: str, folder: Callable[..., Path]) -> None:
+    import mlflow.data
+
+    out = folder({"loss/lm": 2.0}, shape={"N": 4, "M": 4, "V": 5})
+    for _ in range(2):
+        deliver(out, experiment="rows")
+    (row,) = run_of(store, out).inputs.dataset_inputs
+    assert (row.dataset.name, row.dataset.digest) == ("arg", "d" * 32)
+    assert {tag.key: tag.value for tag in row.tags} == {"mlflow.data.context": "training"}
+    assert json.loads(row.dataset.profile) == {"num_rows": 600, "N": 4, "M": 4, "V": 5, "sha256": "d" * 64}
+    source = mlflow.data.get_source(row.dataset).to_dict()["tags"]
+    assert (source["task.modulus"], source["data.shard_rows"]) == ("5", "250")
 
 
 # --- the journal -----------------------------------------------------------------------------------------------------
@@ -436,7 +513,7 @@ def test_a_run_is_recorded_in_the_store_that_mlflow_ui_shows_in_the_same_folder(
     assert run.info.artifact_uri.startswith(f"{tmp_path}/mlruns/")
     assert "git_commit" in run.data.tags or "source_sha256" in run.data.tags
     listed = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id)}
-    assert listed == {"model", "orders.json", "pictures", "replay.html", "result.json"}
+    assert listed == {"orders.json", "pictures", "replay.html", "result.json"}
     drawn = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id, "pictures")}
     assert drawn == {f"pictures/{name}.png" for name in ("calibration", "curves", "order_map")}
     answers = [

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from recor_dist.answers.solver import load_solver, plain_answers
+from recor_dist.answers.answering import plain_answers
+from recor_dist.answers.solver import load_solver
 from recor_dist.core.compose import compose
 from recor_dist.core.device import fingerprint
 from recor_dist.engine.loop import train
