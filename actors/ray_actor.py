@@ -18,6 +18,7 @@ from actors.worker import Worker
 from data.shards import Dataset
 from recor_dist.core.messages import EvalTicket, Receipt, Ticket
 from recor_dist.core.ray_member import Fingerprint, RayMember
+from recor_dist.core.tracing import span
 
 NICENESS = 10  # on top of what Ray gives its workers
 
@@ -79,11 +80,12 @@ class RolloutActor(RayMember):
         began = time.perf_counter()
         pulled = 0
         if weights and self.worker.version != version:
-            try:
-                flat = weights[0] if isinstance(weights[0], np.ndarray) else ray.get(weights[0])
-            except RayError as error:
-                raise WeightsLost(f"v_{version}") from error
-            self.worker.load(version, flat)
+            with span("fetch weights"):
+                try:
+                    flat = weights[0] if isinstance(weights[0], np.ndarray) else ray.get(weights[0])
+                except RayError as error:
+                    raise WeightsLost(f"v_{version}") from error
+                self.worker.load(version, flat)
             pulled = flat.nbytes
         loaded = time.perf_counter()
         answer = compute(self.worker)

@@ -14,6 +14,7 @@ from recor_dist.core.config import Config, total_steps
 from recor_dist.core.device import autocast
 from recor_dist.core.messages import EvalSums, Rows, Ticket, TicketGradient
 from recor_dist.core.rng import rng
+from recor_dist.core.tracing import span
 from recor_dist.model.decoding import Decoder
 from recor_dist.model.evaluation import answer_ticket, score
 from recor_dist.model.transformer import Model
@@ -51,7 +52,7 @@ class Worker:
         rows = self.data.take(self.row_order, start, self.config.rollout_size)
         random = rng(self.config.seed, "rollout", ticket.step, ticket.group)
         method = self.config.method.at(ticket.step, self._steps)
-        with autocast(self.config):
+        with span("roll out"), autocast(self.config):
             return self.prepare(method, self.model, rows, random, ticket.version)
 
     @cached_property
@@ -75,7 +76,8 @@ class Worker:
         """
         size = self.config.eval.size
         rows = self.data.read_split(split, index * size, size)
-        return {
-            name: score(answer_ticket(self.config, self.model, name, self.decoders[name], rows, split, index), rows)
-            for name in list(self.decoders)[: None if split == "test" else 1]
-        }
+        with span("evaluate"):
+            return {
+                name: score(answer_ticket(self.config, self.model, name, self.decoders[name], rows, split, index), rows)
+                for name in list(self.decoders)[: None if split == "test" else 1]
+            }

@@ -119,7 +119,7 @@ def gains_over(local: LocalEngine, engine: RayEngine, steps: int) -> tuple[list[
 
 COUNTS = (2, 8, 32, 64)
 STEPS = 3  # measured for each number of actors, after two
-OPTIONS = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": {"watch": 1}}
+OPTIONS = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": {"watch": 1, "state": 1}}
 # The paper's two model sizes, each with a ticket of its task.
 MODELS = {
     "arg": ["task=arg", "rollout_size=256", "task.train_rows=20000"],

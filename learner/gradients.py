@@ -14,6 +14,7 @@ from learner.losses import LossSums
 from recor_dist.core.config import Config
 from recor_dist.core.device import autocast, to_device
 from recor_dist.core.messages import Ticket, TicketGradient
+from recor_dist.core.tracing import span
 from recor_dist.model.transformer import Model
 
 Loss = Callable[[Any, Model, Any, Any], LossSums]  # method, model, batch, statistics of the step
@@ -27,9 +28,10 @@ class Gradients:
 
     def add(self, batch: Any, statistics: Any = None) -> LossSums:
         """Adds the gradient of a ticket with the model's weights; returns its loss sums."""
-        with autocast(self.config):
+        with span("forward"), autocast(self.config):
             sums = self.loss(self.config.method, self.model, batch, statistics)
-        sums.total.backward()
+        with span("backward"):
+            sums.total.backward()
         return sums
 
     def of(self, batch: Any) -> TicketGradient:

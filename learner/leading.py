@@ -20,8 +20,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from learner.gradients import Compute
-from recor_dist.core.messages import LedStep, Receipt, Ticket, TicketGradient, Trouble
+from recor_dist.core.messages import HandedOut, LedStep, Receipt, Ticket, TicketGradient, Trouble
 from recor_dist.core.setting import Mistake
+from recor_dist.core.tracing import span
 
 QUEUE = 2  # tickets per actor: one in progress and one queued
 ITSELF = "the learner"
@@ -64,12 +65,13 @@ class Leading:
     ) -> None:
         """`actors`: their Ray handles, by name."""
         self.weights, self.compute, self.terms = weights, compute, terms
-        groups = terms.groups
+        self.step, groups = step, terms.groups
         self.open = deque(Ticket(step, group, step) for group in range(groups))  # not handed out
         self.actors = [_Actor(name, handle, 0.0) for name, handle in actors.items()]
         self.sent = [weights] if weights.nbytes <= INLINE else [ray.put(weights)]
         self.results: dict[int, TicketGradient] = {}  # by group, until those before it are there
         self.next = 0  # the group whose gradient is due
+        self.own: tuple[Ticket, float] | None = None  # the ticket that it computes itself, and since when
         self.computed = self.waited = self.busy = self.pulled = 0.0  # seconds, see LedStep
         self.tickets: Counter[str] = Counter()
         self.moved_bytes = 0
@@ -114,6 +116,7 @@ class Leading:
 
     def _compute(self, ticket: Ticket) -> None:
         began = time.monotonic()
+        self.own = ticket, began
         try:
             gradient = self.compute(ticket, self.weights)
         except Mistake:
@@ -123,6 +126,7 @@ class Leading:
         if ticket.group > self.next:  # it may have to wait, and the next own ticket overwrites its buffer
             gradient = replace(gradient, gradient=gradient.gradient.copy())
         self.computed += time.monotonic() - began
+        self.own = None
         self._result(ITSELF, ticket, gradient)
 
     def _fetch_arrived(self) -> None:
@@ -140,7 +144,8 @@ class Leading:
             return next(actor for actor in heads.values() if actor.tickets[0][0].group == self.next)
         slowest = min(heads.values(), key=lambda actor: actor.since)
         began = time.monotonic()
-        arrived, _ = ray.wait(list(heads), timeout=self._time_left(slowest))
+        with span("wait for actors"):
+            arrived, _ = ray.wait(list(heads), timeout=self._time_left(slowest))
         self.waited += time.monotonic() - began
         return heads[arrived[0]] if arrived else slowest
 
@@ -150,19 +155,21 @@ class Leading:
 
     def _fetch(self, actor: _Actor) -> None:
         """Waits for the result of the ticket that an actor is computing."""
-        ticket, ref = actor.tickets.popleft()
+        ticket, ref = actor.tickets[0]
         began = time.monotonic()
         try:
-            answer: tuple[Receipt, TicketGradient] = ray.get(ref, timeout=self._time_left(actor))
+            with span("wait for actors"):
+                answer: tuple[Receipt, TicketGradient] = ray.get(ref, timeout=self._time_left(actor))
         except RayTaskError as error:
             if isinstance(error.cause, Mistake):
                 raise error.cause from None
             raise Troubled(Trouble(ticket, actor.name, str(error), raised=True)) from None
         except GetTimeoutError:
             cause = f"no answer in {self.terms.patience:g} s"
-            raise Troubled(Trouble(ticket, actor.name, cause, raised=False)) from None
+            raise Troubled(Trouble(ticket, actor.name, cause, raised=False, hangs=True)) from None
         except RayError as error:
             raise Troubled(Trouble(ticket, actor.name, str(error) or type(error).__name__, raised=False)) from None
+        actor.tickets.popleft()
         actor.since = time.monotonic()
         self.waited += actor.since - began
         receipt, gradient = answer
@@ -174,6 +181,19 @@ class Leading:
     def _result(self, name: str, ticket: Ticket, gradient: TicketGradient) -> None:
         self.tickets[name] += 1
         self.results[ticket.group] = gradient
+
+    def handed_out(self) -> HandedOut:
+        """Who computes what at this moment; may be called from another thread."""
+        now = time.monotonic()
+        tickets = [(actor, *pair) for actor in self.actors for pair in list(actor.tickets)]
+        refs = [ref for *_, ref in tickets]
+        done = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0] if refs else []
+        queued = [(actor, ticket) for actor, ticket, ref in reversed(tickets) if ref not in done]
+        computing = {actor.name: (ticket, now - actor.since) for actor, ticket in queued}  # the first of each
+        if own := self.own:
+            computing[ITSELF] = own[0], now - own[1]
+        due = Ticket(self.step, self.next, self.step) if self.next < self.terms.groups else None
+        return HandedOut(self.step, due, computing)
 
     def measured(self, seconds: float, metrics: dict[str, float]) -> LedStep:
         """What there is to tell about the step, which took this many seconds."""

@@ -18,6 +18,7 @@ from learner.optimizer import Optimizer, learning_rate
 from recor_dist.core.config import Config
 from recor_dist.core.messages import TicketGradient
 from recor_dist.core.setting import Mistake
+from recor_dist.core.tracing import span
 from recor_dist.model.transformer import Model
 
 Statistics = Callable[[Any, Sequence[Any]], Any]  # method, all batches of a step -> whatever `loss` needs from them
@@ -76,7 +77,8 @@ class Learner:
         statistics = self.statistics(self.config.method, tickets) if self.statistics else None
         for ticket in tickets:
             if isinstance(ticket, TicketGradient):
-                self.gradients.add_computed(ticket.gradient)
+                with span("add gradients"):
+                    self.gradients.add_computed(ticket.gradient)
                 part = ticket
             else:
                 part = self.gradients.add(ticket, statistics)
@@ -93,6 +95,10 @@ class Learner:
 
     def finish(self) -> dict[str, float]:
         """Ends the current step with the tickets taken so far; returns its metrics."""
+        with span("optimizer"):
+            return self._finish()
+
+    def _finish(self) -> dict[str, float]:
         count, gradient = max(1, self.count), self.gradients.flat
         gradient.div_(count)
         norm = float(torch.linalg.vector_norm(gradient))

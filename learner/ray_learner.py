@@ -16,8 +16,9 @@ from ray.exceptions import RayError
 from learner.gradients import Compute
 from learner.leading import Leading, Terms, Troubled
 from learner.learner import Learner, LearnerState
-from recor_dist.core.messages import Led, LedStep, Receipt, Trouble
+from recor_dist.core.messages import HandedOut, Led, LedStep, Receipt, Trouble
 from recor_dist.core.ray_member import Fingerprint, RayMember
+from recor_dist.core.tracing import span
 
 
 class LearnerActor(RayMember):
@@ -29,6 +30,7 @@ class LearnerActor(RayMember):
         self.compute: Compute | None = None
         self.terms: Terms | None = None
         self.led: list[LedStep] = []  # since it began to lead
+        self.leading: Leading | None = None  # the step that it leads
         self.lock = threading.Lock()  # held while the learner changes
 
     def begin(self, state: LearnerState) -> None:
@@ -50,6 +52,7 @@ class LearnerActor(RayMember):
         self.led, trouble, began = [], None, time.monotonic()
         while self.learner.step < end and trouble is None and time.monotonic() - began < seconds:
             trouble = self._lead_step(actors)
+        self.leading = None
         step = self.learner.step
         state = self.learner.state() if with_state and step == end else None
         return Led(tuple(self.led), trouble), self.learner.versions[step], state
@@ -59,6 +62,7 @@ class LearnerActor(RayMember):
         assert learner is not None and compute is not None and terms is not None
         assert not learner.taken, "a step is led as a whole"
         leading = Leading(learner.step, learner.versions[learner.step], actors, compute, terms)
+        self.leading = leading
         try:
             for gradient in leading.gradients():
                 with self.lock:
@@ -101,11 +105,18 @@ class LearnerActor(RayMember):
             assert self.learner is not None
             return self.learner.state(), tuple(self.led)
 
+    @ray.method(concurrency_group="state")
+    def handed_out(self) -> HandedOut | None:
+        """Who computes what in the step that it leads, if it does."""
+        leading = self.leading
+        return leading.handed_out() if leading else None
+
 
 def _take(results: Sequence[ray.ObjectRef]) -> tuple[list[Any], tuple[int, ...]]:
     """Fetches results; returns them, or the indices of those that were lost with the machine that held them."""
     try:
-        return ray.get(list(results)), ()
+        with span("fetch batches"):
+            return ray.get(list(results)), ()
     except RayError:
         lost = tuple(index for index, result in enumerate(results) if not _exists(result))
         return ([], lost) if lost else (ray.get(list(results)), ())

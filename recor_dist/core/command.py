@@ -212,6 +212,7 @@ def _help_of_a_run() -> str:
         "",
         "  python -m recor_dist.run task=arg method=recor scale=laptop seed=0    train, resume, or show the result",
         "  python -m data.prepare task=arg scale=laptop                          make or repair its data",
+        "  python -m recor_dist.status out=runs/...                              what a running run does",
         "  python -m recor_dist.replay out=runs/...                              a page that replays its test answers",
         "  python -m recor_dist.solve model=runs/... prompt=...                  answer with a trained model",
         "  python -m recor_dist.report runs=runs                                 tables and figures of recorded runs",

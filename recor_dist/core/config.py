@@ -279,6 +279,11 @@ class Config:
         choices=("auto", "never"),
         placement=True,
     )
+    profile: bool = setting(
+        False,
+        "write a trace of ten steps of the driver, the learner and one actor, and log where their time goes",
+        placement=True,
+    )
     allow_mixed: bool = setting(
         False, "accept different hardware or torch versions; marks the run reproducible=false", placement=True
     )

@@ -61,8 +61,8 @@ def is_local(folder: fs.SubTreeFileSystem) -> bool:
     return isinstance(folder.base_fs, fs.LocalFileSystem)
 
 
-def write_atomically(folder: fs.SubTreeFileSystem, name: str, content: bytes) -> None:
-    """Writes a file such that its name never refers to partial content."""
+def write_atomically(folder: fs.SubTreeFileSystem, name: str, content: bytes, *, durable: bool = True) -> None:
+    """Writes a file such that its name never refers to partial content. `durable`: also after a power failure."""
     local = is_local(folder)
     # An object store shows a file once its upload is complete; on a disk the rename does that.
     written = f"{name}.partial" if local else name
@@ -70,9 +70,11 @@ def write_atomically(folder: fs.SubTreeFileSystem, name: str, content: bytes) ->
         with folder.open_output_stream(written) as stream:
             stream.write(content)
         if local:
-            _to_disk(folder, written)
+            if durable:
+                _to_disk(folder, written)
             folder.move(written, name)
-            _to_disk(folder, os.path.dirname(name))
+            if durable:
+                _to_disk(folder, os.path.dirname(name))
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -89,8 +91,8 @@ def _to_disk(folder: fs.SubTreeFileSystem, name: str) -> None:
         os.close(descriptor)
 
 
-def write_json(folder: fs.SubTreeFileSystem, name: str, content: Any) -> None:
-    write_atomically(folder, name, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+def write_json(folder: fs.SubTreeFileSystem, name: str, content: Any, *, durable: bool = True) -> None:
+    write_atomically(folder, name, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode(), durable=durable)
 
 
 def read_bytes(folder: fs.SubTreeFileSystem, name: str) -> bytes:

@@ -8,7 +8,7 @@ Letters, the same in every file:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class Hello:
     host: str
     pid: int
     fingerprint: dict[str, str | int]  # must match for bit-identical results
+    thread: int  # that computes, by the operating system's number
+    stacks: str  # where its machine reads its stacks (core/stacks.py)
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host}"
@@ -85,6 +87,7 @@ class Trouble:
     actor: str
     cause: str
     raised: bool  # an exception in our own code; otherwise the actor died, or did not answer in time
+    hangs: bool = False  # it did not answer in time
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,24 @@ class Led:
 
     steps: tuple[LedStep, ...]
     trouble: Trouble | None = None
+
+
+@dataclass(frozen=True)
+class HandedOut:
+    """What is computed in a step whose tickets the learner hands out."""
+
+    step: int
+    due: Ticket | None  # whose gradient the learner takes next; None once it has all
+    computing: dict[str, tuple[Ticket, float]]  # by name, the learner included: its ticket, and seconds so far
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a process did while a profile was made."""
+
+    began: float  # in seconds since 1970
+    seconds: float
+    events: tuple[dict[str, Any], ...]  # as in Chrome's trace format; `ts` is in microseconds since 1970
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ class Call:
     """A call of a remote method that an actor or the learner has yet to answer."""
 
     member: str
-    method: str  # hello, watch, begin, prepare_to_lead, roll_out, differentiate, evaluate, update, lead
+    method: str  # hello, watch, begin, prepare_to_lead, roll_out, differentiate, evaluate, update, lead, handed_out
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,9 @@ class Calls:
 
     def forget(self, member: str) -> None:
         self.pending = {ref: call for ref, call in self.pending.items() if call.member != member}
+
+    def has(self, member: str, method: str) -> bool:
+        return any((call.member, call.method) == (member, method) for call in self.pending.values())
 
     def updates_before(self, step: int) -> list[ray.ObjectRef]:
         """Calls of `update` with tickets of earlier steps."""

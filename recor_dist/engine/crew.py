@@ -7,7 +7,7 @@ hired ──► hello ──┬──► begin ──► at work, which the pool
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from recor_dist.engine.placement import (
     actor_resources,
     cluster_in_words,
     end_process,
+    examine,
     in_words,
     learner_resources,
     room_for_actors,
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 LEARNER = "learner"
 ROUND = 2.0  # seconds between two checks of the cluster
 PATIENCE_WITH_PLACEMENT = 20.0  # seconds until a process that Ray has not placed is reported
+PATIENCE_WITH_STACKS = 4.0  # seconds that the replacement of a process that hangs may wait for its stacks
 
 # The engine replaces dead processes itself because it knows what was lost; Ray would restart them without their state.
 _OPTIONS = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"watch": 1, "state": 1}}
@@ -216,6 +218,15 @@ class Crew:
 
     # --- dismissing --------------------------------------------------------------------------------------------------
 
+    def explain(self, hanging: Mapping[str, str], seconds: float | None = None) -> None:
+        """Logs where processes are that are about to be dismissed because they hang; waits at most this many seconds
+        for all of them. `hanging`: what each has to do."""
+        members = [self.members[name] for name in hanging if name in self.members]
+        placed = [(member, member.hello) for member in members if member.hello]
+        found = examine([hello for _, hello in placed], seconds or PATIENCE_WITH_STACKS) if placed else []
+        for (member, _), what in zip(placed, found, strict=True):
+            log.warning("%s hangs: %s; %s", member, hanging[member.name], what)
+
     def dismiss(self, name: str) -> Member | None:
         """Ends a process and forgets everything that it was asked; None if it was dismissed before."""
         member = self.members.pop(name, None)
@@ -277,10 +288,11 @@ class Crew:
         self._hire_actors(now)
         settled = {*at_work, *self.turned_away, *self.waiting}
         missing = [member for member in actors if member.name not in settled]
-        for member in missing:
-            if now - member.since > self.config.deadline.join:
-                log.warning("%s did not begin within %g s: replacing it", member, self.config.deadline.join)
-                self.dismiss(member.name)
+        late = [member for member in missing if now - member.since > self.config.deadline.join]
+        self.explain({member.name: "it opens the data" for member in late})
+        for member in late:
+            log.warning("%s did not begin within %g s: replacing it", member, self.config.deadline.join)
+            self.dismiss(member.name)
         self._report_missing(missing, len(actors), len(at_work), now)
         if at_work:
             self.alone_since = now

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from learner.learner import LearnerState
 from recor_dist.core.config import Config
-from recor_dist.core.messages import EvalSums
+from recor_dist.core.messages import EvalSums, Trace
+from recor_dist.record.snapshot import Activity
 
 
 class RunFailed(RuntimeError):
@@ -37,7 +38,21 @@ class Checkpoint:
     state: LearnerState
 
 
-Event = Stepped | Evaluated | Checkpoint
+@dataclass(frozen=True)
+class Looked:
+    """What the processes of the run do at the moment."""
+
+    activities: tuple[Activity, ...]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A profile, which was asked for."""
+
+    traces: dict[str, Trace]  # by process
+
+
+Event = Stepped | Evaluated | Checkpoint | Looked | Profiled
 
 
 def checkpoint_due(config: Config, step: int, steps: int) -> bool:

@@ -53,6 +53,7 @@ class Learning:
         self.free_at = 0.0  # when it began, or last finished tickets
         self.losses = 0  # of learners since `furthest`
         self.furthest = pool.learned
+        self.pause = steps  # where the learner stops leading, at the latest
 
     def start(self, state: LearnerState) -> None:
         """Hires a learner that resumes from this state, and publishes the weights that tickets may name from there."""
@@ -145,6 +146,7 @@ class Learning:
     def lead(self, command: Lead) -> None:
         """Has the learner hand out tickets itself, at most until something is due."""
         now, end = time.monotonic(), next_due(self.config, command.step, self.steps)
+        end = min(end, self.pause) if self.pause > command.step else end
         actors = {name: self.crew.member(name).handle for name in command.actors}
         with_state = checkpoint_due(self.config, end, self.steps)
         led, weights, state = self.crew.learner.handle.lead.remote(end, actors, LEAD, with_state)

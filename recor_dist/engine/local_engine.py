@@ -1,17 +1,30 @@
 """A worker and the learner in this process: the loop without Ray."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
 from data.shards import Dataset
 from learner.learner import LearnerState
+from recor_dist.core import tracing
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Ticket
-from recor_dist.engine.events import Checkpoint, Evaluated, Event, Stepped, checkpoint_due, splits_due
+from recor_dist.engine.events import (
+    Checkpoint,
+    Evaluated,
+    Event,
+    Looked,
+    Profiled,
+    Stepped,
+    checkpoint_due,
+    splits_due,
+)
+from recor_dist.engine.profile import STEPS, WARM_UP
 from recor_dist.methods import make_learner, make_worker
 from recor_dist.model.evaluation import add_by_decoder
+from recor_dist.record.snapshot import Activity
 
 
 class LocalEngine:
@@ -26,15 +39,20 @@ class LocalEngine:
 
     def events(self, stopping: Callable[[], bool]) -> Iterator[Event]:
         """Runs to the end, or until told to stop; then the last event is a checkpoint."""
-        saved = self.learner.step
+        first = saved = self.learner.step
         for version in self.unevaluated:
             yield from self.evaluate(version, stopping)
         while self.learner.step < self.steps and not stopping():
+            yield _does(f"computes step {self.learner.step}")
             batches = self.roll_out(stopping)
             if batches is None:
                 break
             yield Stepped(self.learner.step + 1, self.learner.update(batches))
             done = self.learner.step
+            if self.config.profile and done == first + WARM_UP:
+                tracing.start()
+            if self.config.profile and done == first + WARM_UP + STEPS:
+                yield Profiled({"this process": tracing.stop()})
             if checkpoint_due(self.config, done, self.steps):
                 saved = done
                 yield Checkpoint(self.learner.state())
@@ -61,9 +79,10 @@ class LocalEngine:
             batches.append(self.worker.roll_out(Ticket(n, group, version)))
         return batches
 
-    def evaluate(self, version: int, stopping: Callable[[], bool] = lambda: False) -> Iterator[Evaluated]:
+    def evaluate(self, version: int, stopping: Callable[[], bool] = lambda: False) -> Iterator[Looked | Evaluated]:
         """Evaluates the splits that are due with these weights."""
         for split in splits_due(self.config, version, self.steps):
+            yield _does(f"evaluates v_{version} on {split}")
             self.worker.load(version, self.learner.versions[version])
             total = math.ceil(self.data.rows_of(split) / self.config.eval.size)
             sums = []
@@ -75,3 +94,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _does(doing: str) -> Looked:
+    return Looked((Activity("this process", f"pid {os.getpid()}", doing, 0.0),))

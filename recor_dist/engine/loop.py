@@ -37,9 +37,12 @@ from recor_dist.core.memory import check_memory
 from recor_dist.core.messages import Cost, Shape
 from recor_dist.core.progress import TrainingDisplay
 from recor_dist.core.setting import Mistake
+from recor_dist.core.tracing import span
 from recor_dist.engine.cost import costs_of
-from recor_dist.engine.events import Checkpoint, Evaluated, Event, Stepped, splits_due
+from recor_dist.engine.events import Checkpoint, Evaluated, Event, Looked, Profiled, Stepped, splits_due
 from recor_dist.engine.local_engine import LocalEngine
+from recor_dist.engine.observer import Observer
+from recor_dist.engine.profile import chrome_trace, table
 from recor_dist.engine.system import SystemMetrics
 from recor_dist.methods import lay_out
 from recor_dist.model.evaluation import orders_by_decoder, summarise_by_decoder
@@ -105,11 +108,12 @@ def train(config: Config, follow: Follow = lambda out, journal: None) -> dict[st
             return result
         if config.engine == "local":
             check_machine(config, about, folder, fingerprint(config))
+        observer = stack.enter_context(Observer(folder, config.deadline.answer))
         data = open_data(config, task, cluster_if_any() if config.engine == "ray" else None)
         check_data(config, data, about, folder)
         note_start(config, about)
         with _status(about, folder):
-            return _train(config, data, folder, about, follow)
+            return _train(config, data, folder, about, follow, observer)
 
 
 @contextmanager
@@ -127,7 +131,9 @@ def _status(about: dict, folder: RunFolder) -> Iterator[None]:
     write_status(about, folder, "finished")
 
 
-def _train(config: Config, data: Dataset, folder: RunFolder, about: dict, follow: Follow) -> dict[str, Any]:
+def _train(
+    config: Config, data: Dataset, folder: RunFolder, about: dict, follow: Follow, observer: Observer
+) -> dict[str, Any]:
     """Runs the engine to the last step or to a signal, and writes the result."""
     set_up_torch(config)
     steps = total_steps(config, data.rows_of("train"))
@@ -140,6 +146,7 @@ def _train(config: Config, data: Dataset, folder: RunFolder, about: dict, follow
     began = time.monotonic()
     journal = Journal(folder)
     state = checkpoint.load_newest(folder, model, journal.holds) or first_state(config, model)
+    observer.begins(state.step, steps)
     if state.step:
         log.info("resuming at step %d of %d", state.step, steps)
     elif config.init_sha256 and not folder.checkpoints():  # so that the run never needs `init` again
@@ -152,10 +159,11 @@ def _train(config: Config, data: Dataset, folder: RunFolder, about: dict, follow
         engine = stack.enter_context(closing(_engine(config, data, steps, state, unevaluated, restore, check)))
         stopping = stack.enter_context(_signals())  # after Ray has started, because Ray sets handlers, too
         display = stack.enter_context(TrainingDisplay(state.step, steps))
-        record = _Record(folder, about, model, steps, config.checkpoint.keep, costs, journal, display, state)
+        record = _Record(folder, about, model, steps, config.checkpoint.keep, costs, journal, display, observer, state)
         del state  # its tensors belong to the engine now
         for event in engine.events(lambda: bool(stopping)):
-            record.take(event)
+            with span("record"):
+                record.take(event)
     if stopping and len(record.final) < 2:
         raise Stopped(stopping[0], record.saved.step)
     result = {
@@ -192,6 +200,7 @@ class _Record:
     costs: dict[str, Cost]
     journal: Journal
     display: TrainingDisplay
+    observer: Observer
     saved: LearnerState  # the state in the newest checkpoint
     final: dict[str, dict[str, Any]] = field(default_factory=dict)  # metrics of the final weights, by split
     system: SystemMetrics = field(default_factory=SystemMetrics)
@@ -200,6 +209,12 @@ class _Record:
         if isinstance(event, Stepped):
             self.journal.step(event.step, event.metrics | self.system.sample())
             self.display.step(event.step, event.metrics)
+            self.observer.stepped(event.step)
+        elif isinstance(event, Looked):
+            self.observer.looked(event.activities)
+        elif isinstance(event, Profiled):
+            place = self.folder.write_profile(chrome_trace(event.traces))
+            log.info("%s shows ten steps; open it at https://ui.perfetto.dev\n%s", place, table(event.traces))
         elif isinstance(event, Checkpoint):
             self.journal.keep()
             about = {**self.about, "journal": self.journal.note()}

@@ -1,12 +1,16 @@
-"""What actors and the learner request from a cluster, how many actors fit on it, and how to kill a process there."""
+"""What actors and the learner request from a cluster, how many actors fit on it, and how to examine or kill a process
+there."""
 
 import math
 import os
 import signal
+from collections.abc import Callable, Sequence
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from recor_dist.core import stacks
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Hello
 
@@ -92,10 +96,28 @@ def _count(amount: float, noun: str) -> str:
     return f"{amount:g} {noun}{'s' * (amount != 1)}"
 
 
+def examine(hellos: Sequence[Hello], seconds: float) -> list[str]:
+    """What these processes do, and their stacks, as seen by a task on the node of each; takes at most this long."""
+    asked = [_on_node(hello.node, stacks.examine, hello.pid, hello.thread, hello.stacks) for hello in hellos]
+    answered, _ = ray.wait(asked, num_returns=len(asked), timeout=seconds)
+    return [_answer(ref) if ref in answered else f"its node did not tell its stacks in {seconds:g} s" for ref in asked]
+
+
+def _answer(ref: ray.ObjectRef) -> str:
+    try:
+        return ray.get(ref)
+    except RayError as error:
+        return f"its node cannot tell its stacks ({type(error).__name__})"
+
+
 def end_process(hello: Hello) -> None:
     """Kills a process that does not respond: Ray only asks it to exit, which a stopped process never does."""
-    where = NodeAffinitySchedulingStrategy(hello.node, soft=False)
-    ray.remote(num_cpus=0, max_retries=0)(_kill).options(scheduling_strategy=where).remote(hello.pid)
+    _on_node(hello.node, _kill, hello.pid)
+
+
+def _on_node(node: str, function: Callable, *arguments: str | int) -> ray.ObjectRef:
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=where).remote(*arguments)
 
 
 def _kill(pid: int) -> None:

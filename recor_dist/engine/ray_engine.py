@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 
 from actors.pool import TRIES, Command, Drop, GiveUp, Issue, Lead, Learn, Pool, Work
 from actors.ray_actor import WeightsLost
@@ -38,16 +38,21 @@ from learner.leading import ITSELF, Terms
 from learner.learner import LearnerState
 from recor_dist.core import ray_session
 from recor_dist.core.config import Config
-from recor_dist.core.messages import EvalTicket, Led, Receipt, Ticket
+from recor_dist.core.files import split_name
+from recor_dist.core.messages import EvalTicket, HandedOut, Led, Receipt, Ticket
 from recor_dist.core.ray_member import Fingerprint
 from recor_dist.core.setting import Mistake
+from recor_dist.core.tracing import span
+from recor_dist.engine.activities import activities, doing_of_actor, doing_of_learner, on_our_clock
 from recor_dist.engine.calls import Call, Calls, LeadCall, TicketCall, UpdateCall
 from recor_dist.engine.crew import LEARNER, Crew, Member
 from recor_dist.engine.evaluations import Evaluations
-from recor_dist.engine.events import Checkpoint, Event, RunFailed
+from recor_dist.engine.events import Checkpoint, Event, Looked, Profiled, RunFailed
 from recor_dist.engine.gradient_mode import choose_gradients, tickets_in_store
 from recor_dist.engine.learning import Learning
 from recor_dist.engine.meter import Meter
+from recor_dist.engine.profile import Profiling
+from recor_dist.engine.prometheus import Exports
 from recor_dist.methods import METHODS
 
 log = logging.getLogger(__name__)
@@ -92,6 +97,11 @@ class RayEngine:
         self.kept = state.step  # the newest step whose checkpoint the loop has
         self.computed: Counter[str] = Counter()  # tickets, by actor
         self.refusals: Counter[str] = Counter()  # of weights, in a row, by actor
+        self.handed_out: HandedOut | None = None  # what the leading learner last told
+        self.exports = Exports(split_name(config.out or "")[1], self.meter, self.pool)
+        self.profiling = Profiling(self.crew, state.step, config.deadline.answer) if config.profile else None
+        if self.profiling:
+            self.learning.pause = self.profiling.until
         self.learning.start(state)
         for version in unevaluated:
             self.pool.evaluate(self.evaluations.due(version))
@@ -112,13 +122,19 @@ class RayEngine:
     def events(self, stopping: Callable[[], bool]) -> Iterator[Event]:
         """Runs to the end, or until told to stop; then the last event is a checkpoint, if the learner returns one."""
         while True:
-            self._look_around(time.monotonic())
+            looked = self._look_around(time.monotonic())
+            if self.profiling:
+                self._profile(self.profiling)
             if not stopping():  # else the learner would have to take another step before it can return its state
-                for command in self.pool.decide(time.monotonic()):
-                    self._carry_out(command)
+                with span("hand out work"):
+                    self._hand_out(self.pool.decide(time.monotonic()))
+            if looked:  # now, while all have work
+                self._tell(time.monotonic())
             # Only now, so all processes have work while the loop writes a checkpoint.
             yield from self._news()
             if self.pool.done():
+                if self.profiling:
+                    log.warning("no profile: the run was over too soon, or no actor had joined in time")
                 self._sum_up()
                 return
             if stopping():
@@ -127,7 +143,25 @@ class RayEngine:
             self._wait()
 
     def close(self) -> None:
+        if self.profiling:
+            self.profiling.abandon()
         self.crew.close()
+
+    def _profile(self, profiling: Profiling) -> None:
+        """Begins or ends the profile when it is time; not while the learner leads, because it would not answer."""
+        if self.pool.leading or self.pool.learned < profiling.until:
+            return
+        try:
+            if profiling.members:
+                self.happened.append(Profiled(profiling.end()))
+                self.profiling = None
+            elif self.pool.actors:
+                profiling.begin(next(iter(self.pool.actors)), self.pool.learned)
+                self.learning.pause = profiling.until
+        except RayError as error:
+            log.warning("no profile: %s", _cause(error))
+            profiling.abandon()
+            self.profiling = None
 
     def _news(self) -> list[Event]:
         happened, self.happened = self.happened, []
@@ -160,6 +194,8 @@ class RayEngine:
             if self.crew.learner is learner and self.pool.learned == newest.step:
                 state = self.learning.with_unevaluated(newest, patience)
         except RayError as error:
+            if isinstance(error, GetTimeoutError):
+                self.crew.explain({LEARNER: self._doing_of_learner()}, patience / 4)
             log.warning(
                 "no state from the learner within deadline.stop=%g s (%s): keeping the last checkpoint",
                 patience,
@@ -169,21 +205,38 @@ class RayEngine:
         if state and state.step > self.kept:
             yield Checkpoint(state)
 
-    def _look_around(self, now: float) -> None:
+    def _look_around(self, now: float) -> bool:
         """Every other second: replaces a learner past its deadline, and has the crew hire and report."""
         if not self.crew.round_due(now):
-            return
+            return False
         ray_session.check()
         if self.learning.is_late(now):
             self.crew.require_learner()
-            self._lost(LEARNER, "no answer before its deadline")
+            self._lost(LEARNER, "no answer before its deadline", hangs=self._doing_of_learner())
         if name := self.crew.who_makes_room(now, self.pool.idle()):
             again = _again(self.pool.sent_away(name))
             member = self.crew.dismiss(name)
             log.warning("the new learner has not started yet: dismissing %s to make room for it; %s", member, again)
         self.crew.look_around(now, self.pool.actors)
+        return True
+
+    def _tell(self, now: float) -> None:
+        """What the processes do at the moment, and have done."""
+        self.exports.export(now)
+        self.happened.append(Looked(tuple(activities(self.pool, self.crew, self.learning, self.handed_out, now))))
+        if self.pool.leading and not self.calls.has(LEARNER, "handed_out"):  # only the learner knows who has what
+            self.calls.add(self.crew.learner.handle.handed_out.remote(), Call(LEARNER, "handed_out"))
+
+    def _doing_of_learner(self) -> str:
+        return doing_of_learner(self.pool, self.crew, self.learning, self.handed_out)[0]
 
     # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _hand_out(self, commands: Sequence[Command]) -> None:
+        drops = [command for command in commands if isinstance(command, Drop)]
+        self.crew.explain({drop.actor: _doing(drop.tickets) for drop in drops})
+        for command in commands:
+            self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, Issue):
@@ -211,16 +264,18 @@ class RayEngine:
 
     def _wait(self) -> None:
         """Waits for the next answer, at most a tick, and takes all that have arrived."""
-        ready = self.calls.wait(TICK)
+        with span("wait for answers"):
+            ready = self.calls.wait(TICK)
         now = time.monotonic()
         if self.pool.leading:  # the learner itself measures its steps
             self.meter.now = now
         else:
             occupied = self.pool.in_hand or self.pool.learned == self.steps  # at the end there is nothing left to learn
             self.meter.passed(now, present=len(self.pool.actors), idle=len(self.pool.idle()), learning=bool(occupied))
-        for ref in ready:
-            if call := self.calls.take(ref):
-                self._take(ref, call, now)
+        with span("take answers"):
+            for ref in ready:
+                if call := self.calls.take(ref):
+                    self._take(ref, call, now)
 
     def _fetch(self, ref: ray.ObjectRef) -> Any:
         """An answer that has arrived. The timeout is for one on a machine that no longer responds."""
@@ -242,6 +297,8 @@ class RayEngine:
             self._report(self.learning.learned(call, answer, now))
         elif isinstance(call, LeadCall):
             self._led(call, answer, now)
+        elif call.method == "handed_out":
+            self.handed_out = on_our_clock(answer, now) if answer else None
         elif call.method == "hello":
             self.crew.greet(call.member, answer, now)
             if call.member == LEARNER:
@@ -284,7 +341,8 @@ class RayEngine:
                 last = _last_line(trouble.cause)
                 log.warning("%s failed on %s and is reissued: %s", trouble.ticket, trouble.actor, last)
             else:
-                self._lost(trouble.actor, trouble.cause)
+                hangs = doing_of_actor(trouble.ticket) if trouble.hangs else ""
+                self._lost(trouble.actor, trouble.cause, hangs=hangs)
                 log.warning("reissuing %s", trouble.ticket)
 
     def _report(self, events: Iterator[Event]) -> None:
@@ -295,7 +353,8 @@ class RayEngine:
                 if isinstance(event, Checkpoint):
                     self.kept = event.state.step
         except RayError as error:
-            self._lost(LEARNER, _cause(error))
+            hangs = self._doing_of_learner() if isinstance(error, GetTimeoutError) else ""
+            self._lost(LEARNER, _cause(error), hangs=hangs)
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
@@ -319,9 +378,11 @@ class RayEngine:
         if self.refusals[actor.name] >= TRIES:
             self._lost(actor.name, f"it could not get weights {TRIES} times in a row")
 
-    def _lost(self, name: str, cause: str, *, bug: bool = False) -> None:
-        """A process is dead, or considered dead."""
+    def _lost(self, name: str, cause: str, *, bug: bool = False, hangs: str = "") -> None:
+        """A process is dead, or considered dead. `hangs`: what it has to do, if it does not answer."""
         ray_session.check()
+        if hangs:
+            self.crew.explain({name: hangs})
         member = self.crew.dismiss(name)
         if member is None:
             return
@@ -347,6 +408,11 @@ def _failure(given_up: GiveUp) -> RunFailed:
     tries = "; ".join(f"{actor}: {_last_line(error)}" for actor, error in given_up.errors)
     count, (_, first) = len(given_up.errors), given_up.errors[0]
     return RunFailed(f"{given_up.ticket} failed on {count} actors ({tries}). The first time:\n{first}")
+
+
+def _doing(tickets: Sequence[Work]) -> str:
+    """What an actor with these tickets has not finished; none if others have computed them since."""
+    return doing_of_actor(tickets[0]) if tickets else "computes a ticket that is not needed any more"
 
 
 def _last_line(text: str) -> str:

@@ -2,6 +2,8 @@
 
     run.json         what the run is, and its status: settings, identity, shape, vocabulary, machine, status
     metrics.jsonl    the journal: a line per step and per evaluation
+    snapshot.json    what a running run does at the moment
+    profile.json.gz  a trace of ten steps, with profile=true
     checkpoints/     what a resumed run needs
     result.json      written last: the run is finished
     orders.json      how often each slot was filled at each step of the test
@@ -24,7 +26,16 @@ from typing import Any
 
 from pyarrow import fs
 
-from recor_dist.core.files import exists, is_local, join, open_folder, read_bytes, write_atomically, write_json
+from recor_dist.core.files import (
+    exists,
+    is_local,
+    join,
+    open_folder,
+    read_bytes,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from recor_dist.core.locks import exclusive
 from recor_dist.core.setting import Mistake
 from recor_dist.record.sealed import Damaged, open_file, seal_file
@@ -34,6 +45,8 @@ RESULT = "result.json"
 ORDERS = "orders.json"
 JOURNAL = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
+SNAPSHOT = "snapshot.json"
+PROFILE = "profile.json.gz"
 SWEEP = "sweep.json"
 CHECKPOINTS = "checkpoints"
 COMMIT, WEIGHTS, STATE = "checkpoint.json", "model.safetensors", "state.safetensors"  # the files of a checkpoint
@@ -194,6 +207,23 @@ class RunFolder:
     def evaluation_lock(self) -> AbstractContextManager[None]:
         """Held while a line is added."""
         return exclusive(self.files, "recording an evaluation", wait=True, name=EVALUATION_LOCK)
+
+    # what it does at the moment
+
+    def read_snapshot(self) -> dict[str, Any] | None:
+        """The last snapshot. A damaged one counts as missing: the next one replaces it."""
+        try:
+            return read_json(self.files, SNAPSHOT)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def write_snapshot(self, snapshot: dict[str, Any]) -> None:
+        write_json(self.files, SNAPSHOT, snapshot, durable=False)
+
+    def write_profile(self, content: bytes) -> str:
+        """Writes a profile; returns its URI."""
+        write_atomically(self.files, PROFILE, content)
+        return self.place(PROFILE)
 
     # delivering it
 

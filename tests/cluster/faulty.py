@@ -1,12 +1,16 @@
 """Workers with a fault, for Ray actors."""
 
 import os
+import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from actors.worker import Worker
 from data.shards import Dataset
+from learner.learner import Learner
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Ticket
 from recor_dist.core.setting import Mistake
@@ -39,10 +43,47 @@ def faulty_worker(config: Config, fault: str, marks: Path, data: Dataset) -> Wor
                 os._exit(1)
             if fault.startswith("hoard"):
                 _hoard(20)
+            if fault.startswith("stop"):
+                _stop()
+            if fault.startswith("deadlock"):
+                _deadlock()
         return roll_out(ticket)
 
     worker.roll_out = faulty
     return worker
+
+
+def stuck_learner(make: Callable[[], Learner], marks: Path) -> Learner:
+    """A learner that, the first time, never finishes step 5."""
+    learner = make()
+    finish = learner.finish
+
+    def stuck() -> dict[str, float]:
+        if learner.step == STEP and not any(marks.iterdir()):
+            (marks / "learner").touch()
+            _loop()
+        return finish()
+
+    learner.finish = stuck
+    return learner
+
+
+def _loop() -> None:
+    while True:
+        pass
+
+
+def _stop() -> None:
+    """Another thread may receive the signal first, and this one would get on for a moment."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)  # until it is stopped
+
+
+def _deadlock() -> None:
+    """Waits for a lock that it holds."""
+    lock = threading.Lock()
+    with lock:
+        lock.acquire()
 
 
 def _hoard(seconds: float) -> None:

@@ -1,6 +1,7 @@
 """A run with its data and results in an object store: the same weights, and a kill at any time leaves a checkpoint."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -54,6 +55,7 @@ def test_a_run_in_an_object_store_ends_in_the_weights_of_one_on_a_disk(
     assert stored(tmp_path, "out/run.json")["status"] == "finished"
     commits = [key for key in there if key.endswith("checkpoint.json")]
     assert len(commits) == 2, "old checkpoints are removed there as well"
+    assert stored(tmp_path, "out/snapshot.json")["pid"] == os.getpid(), "what it does can be seen from anywhere"
     assert not [key for key in there if key.endswith((".lock", ".partial"))]
     assert train(config_in(*in_store)) == result, "a finished run shows its result"
     with pytest.raises(Mistake, match="exists, and resume=never"):

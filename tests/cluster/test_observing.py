@@ -1,0 +1,81 @@
+"""What a run on Ray shows when it is asked to: a profile of its processes, and metrics for Prometheus."""
+
+import gzip
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import ray
+
+from recor_dist.core import tracing
+from recor_dist.core.config import Config
+from recor_dist.engine import prometheus
+from recor_dist.engine.loop import train
+from recor_dist.engine.profile import STEPS
+from recor_dist.engine.prometheus import COUNTERS, GAUGES
+from tests.cluster.test_leading import wait_for_actors
+
+Configure = Callable[..., Config]
+RAY = ["engine=ray", "device=cpu", "precision=float32", "epochs=4"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    """Ray that sends its metrics more often."""
+    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_metrics_report_interval_ms", "500")
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+
+@pytest.mark.parametrize("gradients", ["false", "true"], ids=["batches", "gradients"])
+def test_a_profile_shows_driver_learner_and_an_actor_and_changes_no_bit(
+    gradients: str, config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(config_in(f"out={tmp_path}/whole", "epochs=4"))
+    wait_for_actors(monkeypatch, 1)
+    result = train(config_in(*RAY, "actors.count=1", f"actors.gradients={gradients}", "profile=true"))
+    assert result["weights_sha256"] == whole["weights_sha256"]
+    events = json.loads(gzip.decompress((tmp_path / "out/profile.json.gz").read_bytes()))["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert [re.sub(r"\d+ on .*", "", name) for name in names.values()] == ["driver", "learner (pid ", "actor 1 (pid "]
+    spans = {who: [e for e in events if e.get("cat") == tracing.SPAN and e["pid"] == pid] for pid, who in names.items()}
+    driver, learner, actor = spans.values()
+    assert sum(span["name"] == "optimizer" for span in learner) >= (STEPS if gradients == "true" else STEPS - 2)
+    assert any(span["name"] == "roll out" for span in actor)
+    assert any(span["name"] == "wait for answers" for span in driver)
+    # On one clock: the learner's work lies in the time that the driver was recording.
+    first, last = min(s["ts"] for s in driver), max(s["ts"] + s["dur"] for s in driver)
+    inside = [span for span in learner if first <= span["ts"] and span["ts"] + span["dur"] <= last]
+    assert len(inside) >= len(learner) / 2
+
+
+def test_prometheus_gets_the_metrics_of_a_run(
+    config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "PERIOD", 0.0)
+    result = train(config_in(*RAY, "epochs=20", "actors.count=1", "actors.gradients=false", "eval.every=0"))
+    (node,) = ray.nodes()
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    wanted = [f"ray_{name}_total" for name in COUNTERS if "reissued" not in name] + [f"ray_{name}" for name in GAUGES]
+    deadline = time.monotonic() + 60
+    while True:
+        with urlopen(address, timeout=10) as page:
+            text = page.read().decode()
+        lines = [line for line in text.splitlines() if 'run="out"' in line]
+        found = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+        if set(wanted) <= set(found):
+            break
+        assert time.monotonic() < deadline, f"{set(wanted) - set(found)} missing in:\n" + "\n".join(lines)
+        time.sleep(0.5)
+    print(*lines, sep="\n")
+    assert 0 < found["ray_recor_dist_steps_total"] <= result["steps"]
+    assert found["ray_recor_dist_bytes_moved_total"] > 0
+    assert found["ray_recor_dist_examples_per_second"] >= 0
+    assert 0 <= found["ray_recor_dist_learner_starved"] <= 1
