@@ -113,7 +113,9 @@ class Trace:
 
     began: float  # in seconds since 1970
     seconds: float
-    events: tuple[dict[str, Any], ...]  # as in Chrome's trace format; `ts` is in microseconds since 1970
+    # As in Chrome's trace format, but in whole nanoseconds, `ts` since 1970: in microseconds as floating-point numbers,
+    # events would no longer lie exactly inside one another.
+    events: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from recor_dist.core.messages import Trace
 
 SPAN = "user_annotation"  # torch's category for `span`
-KEPT = ("name", "cat", "tid", "ts", "dur")  # of each event
 _NOTHING = nullcontext()
 _profiles: list[tuple[profile, float]] = []  # the one that is being made, and since when
 
@@ -41,10 +40,15 @@ def stop() -> Trace:
         made.export_chrome_trace(os.path.join(folder, "trace.json"))
         with open(os.path.join(folder, "trace.json")) as file:
             trace = json.load(file)
-    zero = trace.get("baseTimeNanoseconds", 0) / 1000
+    zero = trace.get("baseTimeNanoseconds", 0)
     complete = [event for event in trace["traceEvents"] if event.get("ph") == "X" and not _is_torchs_own(event)]
-    events = tuple({key: event[key] for key in KEPT} | {"ts": zero + event["ts"]} for event in complete)
-    return Trace(began, seconds, events)
+    return Trace(began, seconds, tuple(_event(event, zero) for event in complete))
+
+
+def _event(event: dict[str, Any], zero: int) -> dict[str, Any]:
+    """An event of torch's trace, whose microseconds have three decimals."""
+    times = {"ts": zero + round(event["ts"] * 1000), "dur": round(event["dur"] * 1000)}
+    return {"name": event["name"], "cat": event["cat"], "tid": event["tid"], **times}
 
 
 def _is_torchs_own(event: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ WARM_UP = 5  # steps before the profile: the first ones allocate memory
 STEPS = 10
 PINGS = 5  # to compare two clocks
 OPERATORS = 5  # per process in the table
-MICRO = 1e6
+NANO = 1e9
 
 
 # --- making it -------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Profiling:
 
 
 def shifted(trace: Trace, seconds: float) -> Trace:
-    events = tuple({**event, "ts": event["ts"] + seconds * MICRO} for event in trace.events)
+    events = tuple({**event, "ts": event["ts"] + round(seconds * NANO)} for event in trace.events)
     return replace(trace, began=trace.began + seconds, events=events)
 
 
@@ -80,12 +80,15 @@ def shifted(trace: Trace, seconds: float) -> Trace:
 
 def chrome_trace(traces: Mapping[str, Trace]) -> bytes:
     """One compressed file for ui.perfetto.dev or chrome://tracing, with a row of tracks for each process."""
-    zero = min(trace.began for trace in traces.values()) * MICRO
+    zero = round(min(trace.began for trace in traces.values()) * NANO)
     events: list[dict[str, Any]] = []
     for pid, (name, trace) in enumerate(traces.items(), start=1):
         events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}})
-        events += [{**event, "ph": "X", "pid": pid, "ts": round(event["ts"] - zero, 3)} for event in trace.events]
+        for event in trace.events:
+            events.append(
+                {**event, "ph": "X", "pid": pid, "ts": (event["ts"] - zero) / 1000, "dur": event["dur"] / 1000}
+            )
     return gzip.compress(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}).encode(), compresslevel=6)
 
 
@@ -97,7 +100,7 @@ def table(traces: Mapping[str, Trace]) -> str:
         spans = Counter[str]()
         for event in trace.events:
             if event["cat"] == tracing.SPAN:
-                spans[event["name"]] += event["dur"] / MICRO
+                spans[event["name"]] += event["dur"] / NANO
         lines.append(f"{name}: {trace.seconds:.2f} s")
         lines += _shares(spans.most_common(), trace.seconds)
         lines += _shares([("waiting, and anything else", max(0.0, trace.seconds - spans.total()))], trace.seconds)
@@ -121,7 +124,7 @@ def own_times(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         while callers and callers[-1]["ts"] + callers[-1]["dur"] <= event["ts"]:
             callers.pop()
         if callers:
-            own[callers[-1]["name"]] -= event["dur"] / MICRO
-        own[event["name"]] = own.get(event["name"], 0.0) + event["dur"] / MICRO
+            own[callers[-1]["name"]] -= event["dur"] / NANO
+        own[event["name"]] = own.get(event["name"], 0.0) + event["dur"] / NANO
         callers.append(event)
     return own

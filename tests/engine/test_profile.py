@@ -35,10 +35,27 @@ def test_a_profiled_run_has_the_same_weights_and_a_trace_of_ten_steps(
     assert spans["optimizer"] == STEPS
     assert spans["roll out"] == spans["forward"] == spans["backward"] == STEPS * groups
     assert any(event["name"].startswith("aten::") for event in trace["traceEvents"])
+    assert_nested([event for event in trace["traceEvents"] if event["ph"] == "X"])
     (said,) = [message for message in caplog.messages if "shows ten steps" in message]
     assert said.startswith(f"{tmp_path}/out/profile.json.gz shows ten steps")
     shares = {line.split("%")[0].rsplit(maxsplit=1)[0].strip() for line in said.splitlines()[2:]}
     assert {"roll out", "forward", "backward", "optimizer", "waiting, and anything else"} <= shares
+
+
+def assert_nested(events: list[dict]) -> None:
+    """Viewers require that each event of a thread lies inside or beside every other one."""
+    open_until: dict[int, list[int]] = {}
+    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+        ends, begin, end = open_until.setdefault(event["tid"], []), *whole_nanoseconds(event)
+        while ends and ends[-1] <= begin:
+            ends.pop()
+        assert not ends or end <= ends[-1], event
+        ends.append(end)
+
+
+def whole_nanoseconds(event: dict) -> tuple[int, int]:
+    begin = round(event["ts"] * 1000)
+    return begin, begin + round(event["dur"] * 1000)
 
 
 def test_a_span_is_recorded_only_while_a_profile_is_made() -> None:
@@ -51,18 +68,18 @@ def test_a_span_is_recorded_only_while_a_profile_is_made() -> None:
     assert not tracing.running()
     (span,) = [event for event in trace.events if event["cat"] == tracing.SPAN]
     assert span["name"] == "during"
-    assert abs(span["ts"] / 1e6 - trace.began) < 60, "on the clock of time.time()"
-    assert span["dur"] <= trace.seconds * 1e6
+    assert abs(span["ts"] / 1e9 - trace.began) < 60, "on the clock of time.time()"
+    assert span["dur"] <= trace.seconds * 1e9
     assert {"aten::ones", "aten::add"} <= {event["name"] for event in trace.events}
 
 
-def made_up(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1) -> dict:
+def made_up(name: str, ts: int, dur: int, cat: str = "cpu_op", tid: int = 1) -> dict:
     return {"name": name, "cat": cat, "tid": tid, "ts": ts, "dur": dur}
 
 
 def test_processes_share_one_clock_that_starts_with_the_first() -> None:
-    driver = Trace(100.0, 1.0, (made_up("wait", 100.2e6, 5.0, tracing.SPAN),))
-    ahead = Trace(107.5, 1.0, (made_up("aten::mm", 107.7e6, 5.0),))
+    driver = Trace(100.0, 1.0, (made_up("wait", 100_200_000_000, 5000, tracing.SPAN),))
+    ahead = Trace(107.5, 1.0, (made_up("aten::mm", 107_700_000_000, 5000),))
     trace = json.loads(gzip.decompress(chrome_trace({"driver": driver, "actor 1": shifted(ahead, -7.5)})))
     named = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
     assert [(named[e["pid"]], e["name"], e["ts"]) for e in trace["traceEvents"] if e["ph"] == "X"] == [
@@ -73,10 +90,10 @@ def test_processes_share_one_clock_that_starts_with_the_first() -> None:
 
 def test_the_table_has_the_share_of_each_span_and_the_operators_own_time() -> None:
     events = (
-        made_up("forward", 0.0, 600_000.0, tracing.SPAN),
-        made_up("forward", 700_000.0, 200_000.0, tracing.SPAN),
-        made_up("aten::linear", 0.0, 500_000.0),
-        made_up("aten::mm", 100_000.0, 300_000.0),
+        made_up("forward", 0, 600_000_000, tracing.SPAN),
+        made_up("forward", 700_000_000, 200_000_000, tracing.SPAN),
+        made_up("aten::linear", 0, 500_000_000),
+        made_up("aten::mm", 100_000_000, 300_000_000),
     )
     lines = [line.split() for line in table({"driver": Trace(0.0, 1.0, events)}).splitlines()]
     assert lines == [
@@ -102,4 +119,4 @@ def test_own_times_are_those_of_every_microsecond(spans: list[tuple[int, int]]) 
     for moment in range(61):
         inside = [index for index, (begin, end) in enumerate(nested) if begin <= moment < end]
         expected.update([str(inside[-1])] if inside else [])
-    assert {name: round(own * 1e6) for name, own in own_times(events).items()} == dict(expected)
+    assert {name: round(own * 1e9) for name, own in own_times(events).items()} == dict(expected)
