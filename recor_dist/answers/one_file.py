@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import FunctionType
@@ -114,14 +114,14 @@ class Code:
         if isinstance(value, FunctionType | type):
             if "<" in value.__qualname__:
                 raise ValueError(f"{value.__module__}.{value.__qualname__}: give it a name with def, to export it")
+            if value.__module__.split(".")[0] not in OURS:
+                raise ValueError(f"{value.__module__}.{value.__qualname__}: is not part of {', '.join(OURS)}")
             self.add(value.__module__, value.__qualname__)
             return value.__qualname__
         if is_dataclass(value):
             parts = {f.name: getattr(value, f.name) for f in fields(value)}
             changed = {key: part for key, part in parts.items() if not _is_default(type(value), key, part)}
-            return (
-                f"{self.write(type(value))}({', '.join(f'{key}={self.write(part)}' for key, part in changed.items())})"
-            )
+            return f"{self.write(type(value))}({', '.join(self._by_name(changed))})"
         if isinstance(value, tuple):
             return f"({', '.join(map(self.write, value))},)" if value else "()"
         if value is None or isinstance(value, bool | int | float | str):
@@ -138,9 +138,7 @@ class Code:
         """Adds a definition and everything that it mentions."""
         if (module, name) in self.needed:
             return
-        if module not in self.modules:
-            self.modules[module] = Module(module)
-        source = self.modules[module]
+        source = self.modules[module] = read_module(module)
         if name in source.imports:
             origin, original = source.imports[name]
             if origin.split(".")[0] in OURS:
@@ -225,6 +223,9 @@ class Module:
             text += "\n".join(self.lines[first - 1 : node.end_lineno]) + "\n"
             end = node.end_lineno
         return text
+
+
+read_module = cache(Module)
 
 
 class _Bare(ast.NodeTransformer):
