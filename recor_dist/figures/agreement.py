@@ -17,6 +17,8 @@ from recor_dist.figures.difficulty import difficulties
 from recor_dist.figures.tables import table
 from recor_dist.methods import headline_decoder
 from recor_dist.model.evaluation import kendall_tau
+from recor_dist.record.delivery import MLFLOW_SCHEMES
+from recor_dist.record.run_folder import RunFolder
 from recor_dist.record.runs import Run
 
 log = logging.getLogger(__name__)
@@ -68,10 +70,19 @@ def answer_runs(runs: Sequence[Run]) -> dict[str, Answered]:
     found = {}
     for run in runs:
         try:
-            found[headline_decoder(run.config)] = answer_test(run.place)
+            found[headline_decoder(run.config)] = answer_test(_folder_of(run))
         except Mistake as mistake:
             log.info("%s is not compared with other orders: %s", run.place, mistake)
     return {name: found[name] for name in sorted(found, key=place_of)}
+
+
+def _folder_of(run: Run) -> str:
+    """The folder with the weights of a finished run. A run that was read from MLflow names it in its settings."""
+    place = run.config.out or run.place if run.place.startswith(MLFLOW_SCHEMES) else run.place
+    result = RunFolder.open(place).read_result() or {}
+    if result.get("weights_sha256") != run.weights:
+        raise Mistake(f"{place}: does not hold the weights of this run")
+    return place
 
 
 def agreement_tables(answered: Mapping[str, Answered]) -> list[str]:

@@ -256,14 +256,14 @@ def test_identity_omits_placement_and_nothing_else(of_task: list[str]) -> None:
     newer = [  # omitted at their defaults, because they are newer than the first runs
         "learner.optimizer=muon", "learner.muon_lr=0.1", "learner.muon_momentum=0.9",
         "learner.muon_decay=0.1", "model.deviation=0.1", "model.positions=coordinates", "model.loops=2",
-        "method.random_contexts=0.5", "method.random_contexts_end=0.1",
+        "method.random_contexts=0.5", "method.random_contexts_end=0.1", f"init_sha256={'0' * 64}",
     ]  # fmt: skip
     exclusive = "learner.compile=true", "model.onednn=true"
     configs = [compose(["scale=smoke", one, *newer, *of_task]) for one in exclusive]
     everything = set(flatten(configs[0]))
     identity = {key for config in configs for key in flatten(config, identity_only=True)}
     assert everything - identity == {
-        "scale", "engine", "out", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
+        "scale", "engine", "out", "init", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
         "checkpoint.every", "checkpoint.keep", "actors.count", "actors.gradients", "actors.num_cpus", "actors.num_gpus",
         "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
         "track.enabled", "track.experiment", "track.register", "track.wait", "track.tensorboard", "track.wandb",
