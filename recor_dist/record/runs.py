@@ -3,12 +3,12 @@
 Runs with the same identity end in the same weights, so a run that is found twice counts once.
 """
 
-import json
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import data.tasks  # noqa: F401, because `unflatten` needs the tasks' settings, which this table registers
@@ -18,6 +18,7 @@ from recor_dist.record.delivery import prepare_mlflow
 from recor_dist.record.evaluations import FIGURES, METRICS, TEST_ROWS, read_evaluations
 from recor_dist.record.journal import read_metrics
 from recor_dist.record.run_folder import ORDERS, RunFolder, find_runs
+from recor_dist.record.sealed import Damaged, open_file
 
 log = logging.getLogger(__name__)
 
@@ -217,5 +218,9 @@ def _orders_in_mlflow(client: Any, run: str) -> dict[str, Any] | None:
     """Of a finished run; older runs have not sent them."""
     if not any(file.path == ORDERS for file in client.list_artifacts(run)):
         return None
-    with tempfile.TemporaryDirectory() as folder, open(client.download_artifacts(run, ORDERS, folder)) as file:
-        return json.load(file)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return open_file(Path(client.download_artifacts(run, ORDERS, folder)).read_bytes())
+        except Damaged as damaged:
+            log.warning("runs:/%s: %s is damaged (%s), and is not used", run, ORDERS, damaged)
+            return None

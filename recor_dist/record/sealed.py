@@ -5,6 +5,7 @@ faster to check. Records of earlier versions have no checksum and are read as th
 """
 
 import json
+import re
 import zlib
 from typing import Any
 
@@ -45,8 +46,11 @@ def open_line(line: bytes) -> dict[str, Any]:
     if mark and checksum != f'{zlib.crc32(content):08x}"}}\n'.encode():
         raise Damaged("a line does not match its checksum")
     record = _object(content + b"}" if mark else line)
-    if not all(isinstance(value, int | float) for value in record.values()) or not isinstance(record.get("step"), int):
-        raise Damaged("a line holds no metrics of a step")
+    if not isinstance(record.get("step"), int):
+        raise Damaged("a line holds no step")
+    last = next(reversed(record.values()))
+    if not mark and isinstance(last, str) and re.fullmatch("[0-9a-f]{8}", last):
+        raise Damaged("the name of its checksum was changed")
     return record
 
 
