@@ -79,7 +79,8 @@ def snapshots_of(out: Path) -> Iterator[list[Snapshot]]:
     ("fault", "gradients", "state", "function", "line"),
     [
         ("stop once", False, "stopped by a signal", "_stop", "time.sleep(600)  # until it is stopped"),
-        ("deadlock once", True, "sleeping", "_deadlock", "lock.acquire()"),
+        # Slow because it is another run on Ray that waits for a deadline.
+        pytest.param("deadlock once", True, "sleeping", "_deadlock", "lock.acquire()", marks=pytest.mark.slow),
     ],
     ids=["stopped", "deadlocked"],
 )
@@ -123,8 +124,9 @@ def test_the_log_names_the_line_of_code_in_which_an_actor_hung(
     assert any(name in fault and "hangs" in fault for fault in seen[-1].faults), seen[-1].faults
 
 
+@pytest.mark.slow  # further runs on Ray that wait for a deadline
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["batches", "gradients"])
+@pytest.mark.parametrize("gradients", [False, True], ids=["batches", "gradients"])
 def test_the_log_names_the_line_of_code_in_which_the_learner_was_stuck(
     gradients: bool,
     config_in: Configure,

@@ -34,7 +34,10 @@ def _ray() -> Iterator[None]:
         ray.shutdown()
 
 
-@pytest.mark.parametrize("gradients", ["false", "true"], ids=["batches", "gradients"])
+# With batches it is slow because it is another run on Ray.
+@pytest.mark.parametrize(
+    "gradients", [pytest.param("false", marks=pytest.mark.slow), "true"], ids=["batches", "gradients"]
+)
 def test_a_profile_shows_driver_learner_and_an_actor_and_changes_no_bit(
     gradients: str, config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +59,7 @@ def test_a_profile_shows_driver_learner_and_an_actor_and_changes_no_bit(
     assert len(inside) >= len(learner) / 2
 
 
+@pytest.mark.slow  # waits for Ray to send the metrics
 def test_prometheus_gets_the_metrics_of_a_run(
     config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
