@@ -45,6 +45,7 @@ EVERY = [
 ]
 RUNS = [(EVERY[0], "float32"), *((overrides, "bfloat16") for overrides in EVERY)]  # bfloat16 has float32 in it
 every = pytest.mark.parametrize(("overrides", "precision"), RUNS, ids=[" ".join([*o, kind]) for o, kind in RUNS])
+PRECISE = {"log_sigmoid_forward", "logsumexp", "_log_softmax", "exp", "expm1", "binary_cross_entropy_with_logits"}
 PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
 VALUE = 2.0  # of every number that comes back to the host; more than the largest norm of a gradient
 # What torch refuses on a GPU with deterministic algorithms, from the documentation of use_deterministic_algorithms.
@@ -86,6 +87,9 @@ class OneDevice(TorchDispatchMode):
             self.events.append("to device" if len(args) > 2 and args[2] else "to device, waiting")
         else:
             assert len(places) < 2, f"{op} mixes devices: {[(x.device.type, tuple(x.shape)) for x in tensors]}"
+        kinds_of_float = {x.dtype for x in tensors if x.is_meta and x.is_floating_point()}
+        assert torch.float16 not in kinds_of_float, f"{op} in float16"
+        assert name not in PRECISE or torch.bfloat16 not in kinds_of_float, f"{op} in bfloat16"
         refused = "meta" in places and name in REFUSED_ON_A_GPU and tensors[0].is_floating_point()
         assert not refused, f"{op} is refused on a GPU"
         self.events.append(str(op))
