@@ -160,7 +160,6 @@ def test_settings_and_metrics_may_be_numerous_long_and_unusual(store: str, folde
         "inf": math.inf,
         "-inf": -math.inf,
         "loss=/../$x": 1.0,
-        "text": "no number",
         "whole": 3,
     }
     out = folder(figures, figures)
