@@ -39,7 +39,7 @@ ABOUT = [
     "config.json, a model card, and one Python file that answers prompts and needs torch, numpy and safetensors only.",
     "",
     "  python -m recor_dist.export out=runs/demo folder=exported",
-    "  python exported/answer.py 00123210",
+    "  python exported/answer.py 001232104321",
     "",
     "Nothing is pushed; `hf upload NAME exported` does that.",
 ]

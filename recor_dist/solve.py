@@ -28,7 +28,7 @@ from recor_dist.record.run_folder import RunFolder
 ABOUT = [
     "Answers prompts with a trained model, and shows the order in which it filled the slots.",
     "",
-    "  python -m recor_dist.solve model=runs/arg-... prompt=00123210",
+    "  python -m recor_dist.solve model=runs/arg-... prompt=001232104321",
     "  python -m recor_dist.solve model=runs/mul-... prompt='1234*05='",
     "  python -m recor_dist.solve model=runs/sudoku-... prompt=.3.4..2.1...4...",
     "  python -m recor_dist.solve model=runs/sudoku-mdm-... prompt=.3.4..2.1...4... decoder=threshold:0.9",
