@@ -15,8 +15,9 @@ from recor_dist.core.device import autocast
 from recor_dist.core.messages import EvalSums, Rows, Ticket, TicketGradient
 from recor_dist.core.rng import rng
 from recor_dist.core.tracing import span
+from recor_dist.model.answering import answer_ticket
 from recor_dist.model.decoding import Decoder
-from recor_dist.model.evaluation import answer_ticket, score
+from recor_dist.model.evaluation import score
 from recor_dist.model.transformer import Model
 
 

@@ -25,8 +25,8 @@ from recor_dist.core.names import name_of
 from recor_dist.core.progress import progress_bar
 from recor_dist.core.setting import Mistake, nearest
 from recor_dist.methods import find_decoders, parameters_of
+from recor_dist.model.answering import answer_ticket
 from recor_dist.model.decoding import Decoder
-from recor_dist.model.evaluation import answer_ticket
 from recor_dist.record.evaluations import TEST_ROWS, read_evaluations
 from recor_dist.record.run_folder import REPLAY, RunFolder
 

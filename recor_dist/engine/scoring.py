@@ -16,8 +16,9 @@ from recor_dist.core.config import Config
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.messages import EvalSums, Rows, Shape
 from recor_dist.methods import build_model, find_decoders
+from recor_dist.model.answering import answer_ticket
 from recor_dist.model.decoding import Decoder
-from recor_dist.model.evaluation import answer_ticket, score
+from recor_dist.model.evaluation import score
 from recor_dist.model.transformer import Model
 
 if TYPE_CHECKING:

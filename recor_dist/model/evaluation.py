@@ -11,12 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from recor_dist.core.config import Config
-from recor_dist.core.device import autocast
 from recor_dist.core.messages import Cost, EvalSums, Generation, Rows, Work
 from recor_dist.core.rng import rng
-from recor_dist.model.decoding import Decoder
-from recor_dist.model.transformer import Model
 
 
 def evaluation_rng(seed: int, split: str, decoder: str, index: int) -> np.random.Generator:
@@ -27,15 +23,6 @@ def evaluation_rng(seed: int, split: str, decoder: str, index: int) -> np.random
 def pad_rows(rows: Rows, size: int) -> Rows:
     """Repeats the last row until there are `size` rows."""
     return rows if len(rows) == size else rows.select(np.minimum(np.arange(size), len(rows) - 1))
-
-
-def answer_ticket(
-    config: Config, model: Model, name: str, decoder: Decoder, rows: Rows, split: str, index: int
-) -> Generation:
-    """The answers to the prompts of evaluation ticket `index` of a split by a decoder, padded to the ticket's size."""
-    random = evaluation_rng(config.seed, split, name, index)
-    with autocast(config):
-        return decoder.answer(model, pad_rows(rows, config.eval.size).prompts, random)
 
 
 def score(generation: Generation, rows: Rows) -> EvalSums:

@@ -28,7 +28,8 @@ def test_an_absurd_size_is_refused(overrides: list[str], key: str) -> None:
 
 
 MEASURE = """
-import resource, sys
+import sys
+from pathlib import Path
 import numpy as np
 from data.prepare import open_data
 from data.tasks import task_of
@@ -40,9 +41,12 @@ from recor_dist.methods import lay_out
 config = compose(sys.argv[1:])
 data = open_data(config, task_of(config))
 state = initial_state(lay_out(config, data.shape), 0)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():  # of this process; `ru_maxrss` would begin with that of the process that started it
+    (line,) = [line for line in Path('/proc/self/status').read_text().splitlines() if line.startswith('VmHWM')]
+    return 1024 * int(line.split()[1])
+before = peak()
 LocalEngine(config, data, 10, state, []).step()
-print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+print(peak() - before)
 """
 
 
