@@ -26,7 +26,7 @@ def test_the_demo_is_solved_in_reverse_order(tmp_path: object) -> None:
         compose(["task=arg", "scale=laptop", "engine=local", f"data.dir={tmp_path}/shards", f"out={tmp_path}/out"])
     )
     assert result["test"]["exact_match"] >= 0.95
-    assert result["test"]["kendall_tau"] >= 0.9
+    assert result["test"]["kendall_tau"] >= 0.85
 
 
 @pytest.mark.slow  # takes minutes, like the demo
