@@ -51,7 +51,7 @@ from recor_dist.engine.events import Checkpoint, Event, Looked, Profiled, RunFai
 from recor_dist.engine.gradient_mode import choose_gradients, tickets_in_store
 from recor_dist.engine.learning import Learning
 from recor_dist.engine.meter import Meter
-from recor_dist.engine.profile import Profiling
+from recor_dist.engine.profiling import Profiling
 from recor_dist.engine.prometheus import Exports
 from recor_dist.methods import METHODS
 

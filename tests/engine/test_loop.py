@@ -33,6 +33,11 @@ from tests.conftest import decided, edit
 Configure = Callable[..., Config]
 
 
+def test_the_loop_without_ray_does_not_wait_for_its_import() -> None:
+    code = "import sys, recor_dist.engine.loop; sys.exit('ray' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def run_until_killed(when: str, overrides: list[str]) -> None:
     """Runs training in another process, which is killed on the way."""
     done = subprocess.run(
