@@ -12,6 +12,7 @@ from recor_dist.core.messages import Trace
 
 WARM_UP = 5  # steps before the profile: the first ones allocate memory
 STEPS = 10
+INCOMPLETE = "no profile: the run ended before the profile was complete"
 OPERATORS = 5  # per process in the table
 NANO = 1e9
 
