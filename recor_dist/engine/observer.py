@@ -1,4 +1,4 @@
-"""Shows what a running run does: in a file of its folder, on SIGUSR1 on stderr, and when its driver hangs.
+"""Shows what a running run does: in a file of its folder, on stderr at SIGUSR1, and when its driver hangs.
 
 A thread of its own writes the file, so neither a slow disk nor an object store delays the run, and the file still tells
 that the driver lives when its loop hangs. If the loop notes nothing for `deadline.answer` seconds, the interpreter

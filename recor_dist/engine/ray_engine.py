@@ -200,7 +200,7 @@ class RayEngine:
                 state = self.learning.with_unevaluated(newest, patience)
         except RayError as error:
             if isinstance(error, GetTimeoutError):
-                self.crew.explain({LEARNER: self._doing_of_learner()}, patience / 4)
+                self.crew.explain({LEARNER: f"hangs: {self._doing_of_learner()}"}, patience / 4)
             log.warning(
                 "no state from the learner within deadline.stop=%g s (%s): keeping the last checkpoint",
                 patience,
@@ -239,7 +239,7 @@ class RayEngine:
 
     def _hand_out(self, commands: Sequence[Command]) -> None:
         drops = [command for command in commands if isinstance(command, Drop)]
-        self.crew.explain({drop.actor: _doing(drop.tickets) for drop in drops})
+        self.crew.explain({drop.actor: f"hangs: {_doing(drop.tickets)}" for drop in drops})
         for command in commands:
             self._carry_out(command)
 
@@ -387,7 +387,7 @@ class RayEngine:
         """A process is dead, or considered dead. `hangs`: what it has to do, if it does not answer."""
         ray_session.check()
         if hangs:
-            self.crew.explain({name: hangs})
+            self.crew.explain({name: f"hangs: {hangs}"})
         member = self.crew.dismiss(name)
         if member is None:
             return
