@@ -48,6 +48,6 @@ def test_the_status_of_a_finished_run_and_of_a_folder_without_a_run(
     train(config_in())
     capsys.readouterr()
     main(Settings(f"{tmp_path}/out"))
-    assert capsys.readouterr().out.startswith(f"{tmp_path}/out: finished\n")
+    assert capsys.readouterr().out == f"{tmp_path}/out: finished\nstep 18 of 18\nno faults\n"
     with pytest.raises(Mistake, match="holds no run"):
         main(Settings(f"{tmp_path}/nothing"))

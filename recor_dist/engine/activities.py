@@ -35,7 +35,7 @@ def doing_of_learner(pool: Pool, crew: Crew, learning: Learning, handed_out: Han
         return "has taken the last step", learning.free_at
     due = pool.tickets(pool.learned)[pool.taken]
     computing = [name for name, works in pool.actors.items() if due in [work.ticket for work in works]]
-    return f"waits for {due}, {f'which {computing[0]} has' if computing else 'which nobody has'}", learning.free_at
+    return f"waits for {due}, {f'which {computing[0]} has' if computing else 'not assigned yet'}", learning.free_at
 
 
 def _in_lead(handed_out: HandedOut) -> str:
@@ -57,7 +57,7 @@ def _of_actor(member: Member, pool: Pool, crew: Crew, handed_out: HandedOut | No
     if handed_out and pool.leading and name in pool.leading.actors and name in handed_out.computing:
         ticket, since = handed_out.computing[name]
         return _activity(member, doing_of_actor(ticket), now - since)
-    return _activity(member, "has no ticket", None)
+    return _activity(member, "idle", None)
 
 
 def on_our_clock(told: HandedOut, now: float) -> HandedOut:

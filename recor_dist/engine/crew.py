@@ -220,12 +220,12 @@ class Crew:
 
     def explain(self, hanging: Mapping[str, str], seconds: float | None = None) -> None:
         """Logs where processes are that are about to be dismissed because they hang; waits at most this many seconds
-        for all of them. `hanging`: what each has to do."""
+        for all of them. `hanging`: what to say of each, such as `hangs: computes ...`."""
         members = [self.members[name] for name in hanging if name in self.members]
         placed = [(member, member.hello) for member in members if member.hello]
         found = examine([hello for _, hello in placed], seconds or PATIENCE_WITH_STACKS) if placed else []
         for (member, _), what in zip(placed, found, strict=True):
-            log.warning("%s hangs: %s; %s", member, hanging[member.name], what)
+            log.warning("%s %s; %s", member, hanging[member.name], what)
 
     def dismiss(self, name: str) -> Member | None:
         """Ends a process and forgets everything that it was asked; None if it was dismissed before."""
@@ -289,7 +289,7 @@ class Crew:
         settled = {*at_work, *self.turned_away, *self.waiting}
         missing = [member for member in actors if member.name not in settled]
         late = [member for member in missing if now - member.since > self.config.deadline.join]
-        self.explain({member.name: "it opens the data" for member in late})
+        self.explain({member.name: "is not responding while opening the data" for member in late})
         for member in late:
             log.warning("%s did not begin within %g s: replacing it", member, self.config.deadline.join)
             self.dismiss(member.name)

@@ -1,5 +1,6 @@
 """A worker and the learner in this process: the loop without Ray."""
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +22,12 @@ from recor_dist.engine.events import (
     checkpoint_due,
     splits_due,
 )
-from recor_dist.engine.profile import STEPS, WARM_UP
+from recor_dist.engine.profile import INCOMPLETE, STEPS, WARM_UP
 from recor_dist.methods import make_learner, make_worker
 from recor_dist.model.evaluation import add_by_decoder
 from recor_dist.record.snapshot import Activity
+
+log = logging.getLogger(__name__)
 
 
 class LocalEngine:
@@ -57,6 +60,8 @@ class LocalEngine:
                 saved = done
                 yield Checkpoint(self.learner.state())
             yield from self.evaluate(done, stopping)
+        if self.config.profile and self.learner.step < first + WARM_UP + STEPS:
+            log.warning(INCOMPLETE)
         if self.learner.step > saved:
             yield Checkpoint(self.learner.state())
 
@@ -93,7 +98,8 @@ class LocalEngine:
                 yield Evaluated(version, split, reduce(add_by_decoder, sums), index + 1, total)
 
     def close(self) -> None:
-        """Nothing to close."""
+        if tracing.running():  # a profile that the run's end has cut short
+            tracing.stop()
 
 
 def _does(doing: str) -> Looked:

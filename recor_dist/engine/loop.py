@@ -206,6 +206,7 @@ class _Record:
     system: SystemMetrics = field(default_factory=SystemMetrics)
 
     def take(self, event: Event) -> None:
+        self.observer.heard()
         if isinstance(event, Stepped):
             self.journal.step(event.step, event.metrics | self.system.sample())
             self.display.step(event.step, event.metrics)

@@ -1,8 +1,8 @@
-"""Shows what a running run does: in a file of its folder, on SIGUSR1 in its log, and when its driver hangs.
+"""Shows what a running run does: in a file of its folder, on stderr at SIGUSR1, and when its driver hangs.
 
 A thread of its own writes the file, so neither a slow disk nor an object store delays the run, and the file still tells
 that the driver lives when its loop hangs. If the loop notes nothing for `deadline.answer` seconds, the interpreter
-writes the driver's stacks to the log.
+writes the driver's stacks to stderr.
 """
 
 import faulthandler
@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from types import FrameType, TracebackType
 
 from recor_dist.core.setting import Mistake
@@ -32,21 +33,24 @@ class Faults(logging.Handler):
         self.lines: deque[str] = deque(maxlen=FAULTS)
 
     def emit(self, record: logging.LogRecord) -> None:
-        at = time.strftime("%X", time.localtime(record.created))
-        self.lines.append(f"{at} {record.getMessage().splitlines()[0]}")
+        try:
+            at = time.strftime("%X", time.localtime(record.created))
+            self.lines.append(f"{at} {next(iter(record.getMessage().splitlines()), '')}")
+        except Exception:  # of arguments that do not fit: as every handler of logging does
+            self.handleError(record)
 
 
 class Observer:
     """What is known about the run at the moment. The loop notes it, which costs a few assignments."""
 
     def __init__(self, folder: RunFolder, patience: float) -> None:
-        """`patience`: seconds without a note after which the driver's stacks are logged."""
+        """`patience`: seconds without a note after which the driver's stacks go to stderr."""
         self.folder, self.patience = folder, patience
         self.period = PERIOD["disk" if folder.is_local else "object store"]
         self.process = this_process()
         self.step = self.steps = 0
-        self.activities: tuple[Activity, ...] = ()
         self.noted = time.time()
+        self.look: tuple[float, tuple[Activity, ...]] = self.noted, ()  # when, and who did what
         self.steps_at: deque[tuple[float, int]] = deque(maxlen=int(60 / self.period))  # for the rate
         self.faults = Faults()
         self.ended = threading.Event()
@@ -58,27 +62,32 @@ class Observer:
         """The data is there, and the run continues at a step."""
         self.step, self.steps, self.noted = step, steps, time.time()
 
+    def heard(self) -> None:
+        """The engine has reported something, whatever it is."""
+        self.noted = time.time()
+
     def stepped(self, step: int) -> None:
-        self.step, self.noted = step, time.time()
+        self.step = step
 
     def looked(self, activities: tuple[Activity, ...]) -> None:
-        self.activities, self.noted = activities, time.time()
+        self.look = time.time(), activities
 
     # --- what others see ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        now = time.time()
+        now, noted = time.time(), self.noted
+        looked, activities = self.look
         before, step = self.steps_at[0] if self.steps_at else (now, self.step)
         rate = max(0.0, (self.step - step) / (now - before)) if now > before else 0.0
         return Snapshot(
             **self.process,
             period=self.period,
             written=now,
-            noted=self.noted,
+            noted=noted,
             step=self.step,
             steps=self.steps,
             rate=rate,
-            activities=self.activities,
+            activities=tuple(_later(activity, noted - looked) for activity in activities),
             faults=tuple(self.faults.lines),
         )
 
@@ -94,6 +103,8 @@ class Observer:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.ended.set()
         self.thread.join(timeout=self.period)
+        if not self.thread.is_alive():  # else a disk or a store does not respond
+            self.write()
         faulthandler.cancel_dump_traceback_later()
         if self.before is not None:
             faulthandler.unregister(signal.SIGUSR1)
@@ -119,3 +130,8 @@ class Observer:
                 return
             if self.steps:
                 self.steps_at.append((time.time(), self.step))
+
+
+def _later(activity: Activity, seconds: float) -> Activity:
+    """The same some seconds later, if nothing else is known by then."""
+    return activity if activity.seconds is None else replace(activity, seconds=activity.seconds + seconds)

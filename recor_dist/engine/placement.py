@@ -100,14 +100,14 @@ def examine(hellos: Sequence[Hello], seconds: float) -> list[str]:
     """What these processes do, and their stacks, as seen by a task on the node of each; takes at most this long."""
     asked = [_on_node(hello.node, stacks.examine, hello.pid, hello.thread, hello.stacks) for hello in hellos]
     answered, _ = ray.wait(asked, num_returns=len(asked), timeout=seconds)
-    return [_answer(ref) if ref in answered else f"its node did not tell its stacks in {seconds:g} s" for ref in asked]
+    return [_answer(ref) if ref in answered else f"its node returned no stacks within {seconds:g} s" for ref in asked]
 
 
 def _answer(ref: ray.ObjectRef) -> str:
     try:
         return ray.get(ref)
     except RayError as error:
-        return f"its node cannot tell its stacks ({type(error).__name__})"
+        return f"its node could not read its stacks ({type(error).__name__})"
 
 
 def end_process(hello: Hello) -> None:

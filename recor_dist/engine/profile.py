@@ -1,81 +1,25 @@
-"""A profile of ten steps: a trace of driver, learner and one actor on one clock, and a table of where time goes."""
+"""A profile: a trace of its processes on one clock, and a table of where their time goes."""
 
 import gzip
 import json
-import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import ray
-
 from recor_dist.core import tracing
 from recor_dist.core.messages import Trace
-from recor_dist.engine.crew import Crew, Member
 
-log = logging.getLogger(__name__)
 WARM_UP = 5  # steps before the profile: the first ones allocate memory
 STEPS = 10
-PINGS = 5  # to compare two clocks
+INCOMPLETE = "no profile: the run ended before the profile was complete"
 OPERATORS = 5  # per process in the table
 NANO = 1e9
-
-
-# --- making it -------------------------------------------------------------------------------------------------------
-
-
-class Profiling:
-    """Profiles the processes of a run on Ray. Promises to change no result: it only asks processes to record."""
-
-    def __init__(self, crew: Crew, step: int, patience: float) -> None:
-        self.crew, self.patience = crew, patience
-        self.until = step + WARM_UP  # the step at which it begins, then the one at which it ends
-        self.members: list[Member] = []  # that are recording
-
-    def begin(self, actor: str, step: int) -> None:
-        self.members = [self.crew.learner, self.crew.member(actor)]
-        self.until = step + STEPS
-        ray.get([member.handle.start_profile.remote() for member in self.members], timeout=self.patience)
-        tracing.start()
-
-    def end(self) -> dict[str, Trace]:
-        """The traces, by process, on the driver's clock."""
-        traces = {"driver": tracing.stop()}
-        asked = [member.handle.stop_profile.remote() for member in self.members]
-        for member, trace in zip(self.members, ray.get(asked, timeout=self.patience), strict=True):
-            assert member.hello is not None
-            ahead = 0.0 if member.hello.node == self.crew.node else self._ahead(member)
-            traces[str(member)] = shifted(trace, -ahead)
-        return traces
-
-    def abandon(self) -> None:
-        """Ends the recording, wherever it goes on."""
-        for member in self.members:
-            member.handle.stop_profile.remote()
-        self.members = []
-        if tracing.running():
-            tracing.stop()
-
-    def _ahead(self, member: Member) -> float:
-        """Seconds by which the clock of another machine is ahead of ours, from the fastest of a few answers."""
-        found = []
-        for _ in range(PINGS):
-            began = time.time()
-            asked: ray.ObjectRef[float] = member.handle.clock.remote()
-            there = ray.get(asked, timeout=self.patience)
-            took = time.time() - began
-            found.append((took, there - (began + took / 2)))
-        return min(found)[1]
 
 
 def shifted(trace: Trace, seconds: float) -> Trace:
     events = tuple({**event, "ts": event["ts"] + round(seconds * NANO)} for event in trace.events)
     return replace(trace, began=trace.began + seconds, events=events)
-
-
-# --- showing it ------------------------------------------------------------------------------------------------------
 
 
 def chrome_trace(traces: Mapping[str, Trace]) -> bytes:

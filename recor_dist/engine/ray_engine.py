@@ -51,7 +51,8 @@ from recor_dist.engine.events import Checkpoint, Event, Looked, Profiled, RunFai
 from recor_dist.engine.gradient_mode import choose_gradients, tickets_in_store
 from recor_dist.engine.learning import Learning
 from recor_dist.engine.meter import Meter
-from recor_dist.engine.profile import Profiling
+from recor_dist.engine.profile import INCOMPLETE
+from recor_dist.engine.profiling import Profiling
 from recor_dist.engine.prometheus import Exports
 from recor_dist.methods import METHODS
 
@@ -123,8 +124,8 @@ class RayEngine:
         """Runs to the end, or until told to stop; then the last event is a checkpoint, if the learner returns one."""
         while True:
             looked = self._look_around(time.monotonic())
-            if self.profiling:
-                self._profile(self.profiling)
+            if self.profiling and self._profile(self.profiling):
+                self._wait(0.0)  # answers that arrived in that time come before deadlines that passed in it
             if not stopping():  # else the learner would have to take another step before it can return its state
                 with span("hand out work"):
                     self._hand_out(self.pool.decide(time.monotonic()))
@@ -132,9 +133,9 @@ class RayEngine:
                 self._tell(time.monotonic())
             # Only now, so all processes have work while the loop writes a checkpoint.
             yield from self._news()
+            if self.profiling and (self.pool.done() or stopping()):
+                log.warning("%s, or no actor had joined in time", INCOMPLETE)
             if self.pool.done():
-                if self.profiling:
-                    log.warning("no profile: the run was over too soon, or no actor had joined in time")
                 self._sum_up()
                 return
             if stopping():
@@ -147,21 +148,25 @@ class RayEngine:
             self.profiling.abandon()
         self.crew.close()
 
-    def _profile(self, profiling: Profiling) -> None:
-        """Begins or ends the profile when it is time; not while the learner leads, because it would not answer."""
-        if self.pool.leading or self.pool.learned < profiling.until:
-            return
+    def _profile(self, profiling: Profiling) -> bool:
+        """Begins or ends the profile when it is time; not while the learner leads, because it would not answer. True
+        if it waited for that."""
+        due = self.pool.learned >= profiling.until and not self.pool.leading
+        if not due or not (profiling.members or self.pool.actors):
+            return False
         try:
             if profiling.members:
                 self.happened.append(Profiled(profiling.end()))
                 self.profiling = None
-            elif self.pool.actors:
+            else:
                 profiling.begin(next(iter(self.pool.actors)), self.pool.learned)
                 self.learning.pause = profiling.until
         except RayError as error:
-            log.warning("no profile: %s", _cause(error))
+            late = f"no answer in {profiling.patience:g} s"
+            log.warning("no profile: %s", late if isinstance(error, GetTimeoutError) else _cause(error))
             profiling.abandon()
             self.profiling = None
+        return True
 
     def _news(self) -> list[Event]:
         happened, self.happened = self.happened, []
@@ -195,7 +200,7 @@ class RayEngine:
                 state = self.learning.with_unevaluated(newest, patience)
         except RayError as error:
             if isinstance(error, GetTimeoutError):
-                self.crew.explain({LEARNER: self._doing_of_learner()}, patience / 4)
+                self.crew.explain({LEARNER: f"hangs: {self._doing_of_learner()}"}, patience / 4)
             log.warning(
                 "no state from the learner within deadline.stop=%g s (%s): keeping the last checkpoint",
                 patience,
@@ -234,7 +239,7 @@ class RayEngine:
 
     def _hand_out(self, commands: Sequence[Command]) -> None:
         drops = [command for command in commands if isinstance(command, Drop)]
-        self.crew.explain({drop.actor: _doing(drop.tickets) for drop in drops})
+        self.crew.explain({drop.actor: f"hangs: {_doing(drop.tickets)}" for drop in drops})
         for command in commands:
             self._carry_out(command)
 
@@ -262,10 +267,10 @@ class RayEngine:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _wait(self) -> None:
-        """Waits for the next answer, at most a tick, and takes all that have arrived."""
+    def _wait(self, seconds: float = TICK) -> None:
+        """Waits for the next answer, at most this long, and takes all that have arrived."""
         with span("wait for answers"):
-            ready = self.calls.wait(TICK)
+            ready = self.calls.wait(seconds)
         now = time.monotonic()
         if self.pool.leading:  # the learner itself measures its steps
             self.meter.now = now
@@ -382,7 +387,7 @@ class RayEngine:
         """A process is dead, or considered dead. `hangs`: what it has to do, if it does not answer."""
         ray_session.check()
         if hangs:
-            self.crew.explain({name: hangs})
+            self.crew.explain({name: f"hangs: {hangs}"})
         member = self.crew.dismiss(name)
         if member is None:
             return

@@ -1,17 +1,20 @@
 """The folder of a run: the name of every file in it, and how each is read and written.
 
-    run.json         what the run is, and its status: settings, identity, shape, vocabulary, machine, status
-    metrics.jsonl    the journal: a line per step and per evaluation
-    snapshot.json    what a running run does at the moment
-    profile.json.gz  a trace of ten steps, with profile=true
-    checkpoints/     what a resumed run needs
-    result.json      written last: the run is finished
-    orders.json      how often each slot was filled at each step of the test
+    run.json           what the run is, and its status: settings, identity, shape, vocabulary, machine, status
+    metrics.jsonl      the journal: a line per step and per evaluation
+    snapshot.json      what a running run does at the moment
+    profile.json.gz    a trace of ten steps, with profile=true
+    checkpoints/       what a resumed run needs
+    result.json        written last: the run is finished
+    orders.json        how often each slot was filled at each step of the test
     evaluations.jsonl  what `recor_dist.evaluate` measured later, a line per decoder and set of rows; only ever appended
-    pictures/        PNGs of the finished run
-    replay.html      the page that replays its test answers
-    model/           the MLflow model
-    track.json       how much of this was delivered to MLflow; track.log has what MLflow printed
+    pictures/          PNGs of the finished run
+    replay.html        the page that replays its test answers
+    model/             the MLflow model
+    tensorboard/       the journal as event files, with track.tensorboard=true
+    wandb/             the journal as an offline run of Weights & Biases, with track.wandb=true
+    track.json         how much of this was delivered to MLflow
+    track.log          what MLflow printed meanwhile
 
 The folder of a sweep has sweep.json instead of run.json, and a journal and pictures like a run.
 """
@@ -32,7 +35,6 @@ from recor_dist.core.files import (
     join,
     open_folder,
     read_bytes,
-    read_json,
     write_atomically,
     write_json,
 )
@@ -212,13 +214,10 @@ class RunFolder:
 
     def read_snapshot(self) -> dict[str, Any] | None:
         """The last snapshot. A damaged one counts as missing: the next one replaces it."""
-        try:
-            return read_json(self.files, SNAPSHOT)
-        except (FileNotFoundError, ValueError):
-            return None
+        return self._read_if_whole(SNAPSHOT)
 
     def write_snapshot(self, snapshot: dict[str, Any]) -> None:
-        write_json(self.files, SNAPSHOT, snapshot, durable=False)
+        write_json(self.files, SNAPSHOT, seal_file(snapshot), durable=False)
 
     def write_profile(self, content: bytes) -> str:
         """Writes a profile; returns its URI."""

@@ -67,10 +67,16 @@ def describe(snapshot: Snapshot, now: float | None = None) -> str:
     return "\n".join([*_head(snapshot, now), *_table(snapshot, now), *_faults(snapshot)])
 
 
+def describe_end(snapshot: Snapshot) -> str:
+    """What the last snapshot of a run says once the run has ended."""
+    step = f"step {snapshot.step:,} of {snapshot.steps:,}" if snapshot.steps else "training had not started"
+    return "\n".join([step, *_faults(snapshot)])
+
+
 def _head(snapshot: Snapshot, now: float) -> Iterator[str]:
     yield f"driver: pid {snapshot.pid} on {snapshot.host}, {driver_in_words(snapshot, now)}"
     if not snapshot.steps:
-        yield "it has not begun to train"
+        yield "training has not started"
         return
     to_come = snapshot.steps - snapshot.step
     left = f"{clock(to_come / snapshot.rate)} left" if snapshot.rate else "no step in the last minute"
@@ -99,7 +105,7 @@ def driver_in_words(snapshot: Snapshot, now: float) -> str:
     """Whether the driver lives, as far as can be told from here."""
     heard, age = max(0.0, now - snapshot.written), max(0.0, snapshot.written - snapshot.noted)
     if not _lives(snapshot, heard):
-        return f"is gone: last heard of {clock(heard)} ago"
+        return f"gone: last seen {clock(heard)} ago"
     if age > SILENCE * snapshot.period:
         return f"lives, but its loop has noted nothing for {clock(heard + age)}"
     return f"lives: seen {clock(heard)} ago"

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from recor_dist.core.config import Config
 from recor_dist.engine import prometheus
 from recor_dist.engine.loop import train
 from recor_dist.engine.profile import STEPS
+from recor_dist.engine.profiling import Profiling
 from recor_dist.engine.prometheus import COUNTERS, GAUGES
 from tests.cluster.test_leading import wait_for_actors
 
@@ -57,6 +60,35 @@ def test_a_profile_shows_driver_learner_and_an_actor_and_changes_no_bit(
     first, last = min(s["ts"] for s in driver), max(s["ts"] + s["dur"] for s in driver)
     inside = [span for span in learner if first <= span["ts"] and span["ts"] + span["dur"] <= last]
     assert len(inside) >= len(learner) / 2
+
+
+@pytest.mark.slow  # another run on Ray, which waits for a deadline
+def test_an_actor_that_hangs_when_a_profile_begins_costs_the_profile_and_no_other_process(
+    config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = train(config_in(f"out={tmp_path}/whole", "epochs=4"))
+    begin = Profiling.begin
+    hanging: list[str] = []
+
+    def begin_late(self: Profiling, actor: str, step: int) -> None:
+        """After all deadlines, with an actor that does not answer."""
+        assert self.patience == 1.5, "a quarter of the deadline"
+        hello = self.crew.member(actor).hello
+        assert hello is not None
+        hanging.append(str(self.crew.member(actor)))
+        os.kill(hello.pid, signal.SIGSTOP)
+        time.sleep(7)
+        begin(self, actor, step)
+
+    monkeypatch.setattr(Profiling, "begin", begin_late)
+    wait_for_actors(monkeypatch, 2)
+    settings = ["actors.count=2", "actors.gradients=false", "deadline.answer=6", "profile=true"]
+    result = train(config_in(*RAY, *settings))
+    assert result["weights_sha256"] == whole["weights_sha256"]
+    assert "no profile: no answer in 1.5 s" in caplog.messages
+    lost = [message.split(" was lost")[0] for message in caplog.messages if " was lost" in message]
+    assert lost == hanging
+    assert not tracing.running()
 
 
 @pytest.mark.slow  # waits for Ray to send the metrics

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from recor_dist.core.config import Config, total_steps
 from recor_dist.core.messages import Ticket
 from recor_dist.core.setting import Mistake
 from recor_dist.engine import loop
+from recor_dist.engine.events import Evaluated, Event
 from recor_dist.engine.local_engine import LocalEngine
 from recor_dist.engine.loop import Stopped, train
+from recor_dist.engine.observer import Observer
 from recor_dist.methods import lay_out
 from recor_dist.model.decoding import generate
 from recor_dist.record import identity
@@ -31,6 +33,28 @@ from recor_dist.record.checkpoint import load_model
 from tests.conftest import decided, edit
 
 Configure = Callable[..., Config]
+
+
+def test_the_loop_without_ray_does_not_wait_for_its_import() -> None:
+    code = "import sys, recor_dist.engine.loop; sys.exit('ray' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_event_of_an_engine_is_a_sign_of_life(config_in: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also each ticket of a long evaluation, so that it is not taken for a driver that hangs."""
+    reported, heard = list[Event](), list[Observer]()
+    events = LocalEngine.events
+
+    def report(self: LocalEngine, stopping: Callable[[], bool]) -> Iterator[Event]:
+        for event in events(self, stopping):
+            reported.append(event)
+            yield event
+
+    monkeypatch.setattr(LocalEngine, "events", report)
+    monkeypatch.setattr(Observer, "heard", lambda self: heard.append(self))
+    train(config_in("eval.size=10"))
+    assert len(heard) == len(reported)
+    assert any(isinstance(event, Evaluated) and event.done < event.total for event in reported)
 
 
 def run_until_killed(when: str, overrides: list[str]) -> None:

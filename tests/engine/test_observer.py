@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from recor_dist.engine.observer import FAULTS, Observer
+from recor_dist.engine.observer import FAULTS, Faults, Observer
 from recor_dist.record.run_folder import RunFolder
-from recor_dist.record.snapshot import Activity, read_snapshot
+from recor_dist.record.snapshot import Activity, describe, read_snapshot
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_signal_prints_what_the_run_does_and_where_its_driver_is(
         os.kill(os.getpid(), signal.SIGUSR1)
     assert signal.getsignal(signal.SIGUSR1) == before
     printed = capfd.readouterr().err
-    assert "it has not begun to train" in printed
+    assert "training has not started" in printed
     assert "step 4 of 10, " in printed
     assert "learner  pid 1 on box  takes tickets, for 0:00\n" in printed
     assert " in test_a_signal_prints_what_the_run_does_and_where_its_driver_is\n" in printed
@@ -50,6 +50,41 @@ def test_the_folder_has_the_newest_state_and_the_last_faults(observer: Observer)
             assert time.monotonic() < deadline
             time.sleep(0.02)
     assert [fault.split(" ", 1)[1] for fault in seen.faults] == [f"fault {n}" for n in range(21 - FAULTS, 21)]
+
+
+def test_the_last_snapshot_is_that_of_the_end(observer: Observer) -> None:
+    observer.period = 3600
+    with observer:
+        observer.begins(0, 7)
+        observer.stepped(7)
+    seen = read_snapshot(observer.folder)
+    assert seen is not None and seen.step == 7
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments", "kept"), [("", (), [""]), ("%d", ("text",), []), ("two\nlines", (), ["two"])]
+)
+def test_a_strange_warning_does_not_disturb_who_logs_it(
+    message: str, arguments: tuple[str, ...], kept: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    faults = Faults()
+    faults.handle(logging.LogRecord("recor_dist", logging.WARNING, "file.py", 1, message, arguments, None))
+    assert [line.split(" ", 1)[1] for line in faults.lines] == kept
+    assert ("Logging error" in capfd.readouterr().err) == (not kept)
+
+
+def test_every_event_counts_as_a_sign_of_life_and_activities_go_on(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    observer.looked((Activity("this process", "pid 1 on box", "evaluates v_5 on val", 2.0),))
+    now = 1090.0
+    observer.heard()
+    now = 1100.0
+    seen = observer.snapshot()
+    assert seen.noted == 1090
+    assert "evaluates v_5 on val, for 1:42" in describe(seen)
 
 
 def test_a_driver_that_hangs_still_tells_that_it_lives_and_logs_its_stacks(

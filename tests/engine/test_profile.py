@@ -16,7 +16,7 @@ from recor_dist.core import tracing
 from recor_dist.core.config import Config
 from recor_dist.core.messages import Trace
 from recor_dist.engine.loop import train
-from recor_dist.engine.profile import STEPS, chrome_trace, own_times, shifted, table
+from recor_dist.engine.profile import STEPS, WARM_UP, chrome_trace, own_times, shifted, table
 
 Configure = Callable[..., Config]
 
@@ -40,6 +40,16 @@ def test_a_profiled_run_has_the_same_weights_and_a_trace_of_ten_steps(
     assert said.startswith(f"{tmp_path}/out/profile.json.gz shows ten steps")
     shares = {line.split("%")[0].rsplit(maxsplit=1)[0].strip() for line in said.splitlines()[2:]}
     assert {"roll out", "forward", "backward", "optimizer", "waiting, and anything else"} <= shares
+
+
+def test_a_run_that_ends_within_its_profile_says_so_and_records_no_longer(
+    config_in: Configure, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = train(config_in("profile=true", "epochs=0.5"))
+    assert WARM_UP < result["steps"] < WARM_UP + STEPS
+    assert "no profile: the run ended before the profile was complete" in caplog.messages
+    assert not (tmp_path / "out/profile.json.gz").exists()
+    assert not tracing.running()
 
 
 def assert_nested(events: list[dict]) -> None:

@@ -42,12 +42,12 @@ def test_a_snapshot_says_how_far_the_run_is_who_does_what_and_what_went_wrong() 
         "  12:00:00 actor 3 was lost",
     ]
     assert "no step in the last minute" in describe(replace(SEEN, rate=0.0), NOW)
-    assert "it has not begun to train" in describe(replace(SEEN, steps=0), NOW)
+    assert "training has not started" in describe(replace(SEEN, steps=0), NOW)
 
 
 @pytest.mark.parametrize(
     ("heard", "noted", "words"),
-    [(9, 9, "lives: seen 0:09 ago"), (11, 11, "is gone: last heard of 0:11 ago"), (1, 90, "nothing for 1:30")],
+    [(9, 9, "lives: seen 0:09 ago"), (11, 11, "gone: last seen 0:11 ago"), (1, 90, "nothing for 1:30")],
 )
 def test_a_driver_on_another_machine_lives_as_long_as_it_writes(heard: float, noted: float, words: str) -> None:
     assert words in describe(replace(SEEN, written=NOW - heard, noted=NOW - noted), NOW)
@@ -56,10 +56,10 @@ def test_a_driver_on_another_machine_lives_as_long_as_it_writes(heard: float, no
 def test_a_driver_on_this_machine_lives_if_its_process_does() -> None:
     here = replace(SEEN, **this_process(), written=time.time() - 3600, noted=time.time() - 3600)
     assert "lives: seen 1:00:00 ago" in describe(here)
-    assert "is gone" in describe(replace(here, born=here.born - 100)), "another process has its number now"
+    assert "gone: last seen" in describe(replace(here, born=here.born - 100)), "another process has its number now"
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert "is gone" in describe(replace(here, pid=ended.pid))
+    assert "gone: last seen" in describe(replace(here, pid=ended.pid))
     assert (here.pid, here.host) == (os.getpid(), socket.gethostname())
 
 
@@ -69,6 +69,14 @@ def test_a_snapshot_is_read_as_it_was_written_and_a_damaged_one_counts_as_missin
     write_snapshot(folder, SEEN)
     assert read_snapshot(folder) == SEEN
     whole = (tmp_path / SNAPSHOT).read_text()
-    for damaged in ("", whole[:-20], "[]", "{}", '{"step": 1}', whole.replace("doing", "did")):
+    for damaged in (
+        "",
+        whole[:-20],
+        "[]",
+        "{}",
+        '{"step": 1}',
+        whole.replace("doing", "did"),
+        whole.replace("1500", "1501"),
+    ):
         (tmp_path / SNAPSHOT).write_text(damaged)
         assert read_snapshot(folder) is None, damaged
