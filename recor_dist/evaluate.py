@@ -14,7 +14,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from data.shards import checksum
 from recor_dist.answers.rows_to_score import NamedRows, read_rows
 from recor_dist.answers.solver import Solver, load_solver
 from recor_dist.core.command import plain_command
@@ -75,7 +74,7 @@ def evaluate(config: EvaluateConfig) -> list[dict[str, Any]]:
     named = read_rows(solver, config.split, config.input, config.rows)
     about = {
         "name": named.name,
-        "rows_sha256": checksum(named.rows),
+        "rows_sha256": named.sha256,
         "weights_sha256": result["weights_sha256"],
         "step": result["steps"],
     }
