@@ -134,7 +134,7 @@ def main(config: EvaluateConfig) -> None:
     print(f"saved in {folder.place(EVALUATIONS)}")
     track = unflatten(folder.require_run()["settings"]).track
     if track.enabled and not sync_within(config.out, track, track.wait):
-        print(f"MLflow has not got all of it; {sync_command(config.out)} sends the rest")
+        print(f"MLflow does not have everything yet; {sync_command(config.out, track)} sends the rest")
 
 
 if __name__ == "__main__":
