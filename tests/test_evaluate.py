@@ -161,10 +161,10 @@ def test_an_interrupted_command_resumes_and_a_damaged_line_is_measured_again(
     real = command.score_here
 
     def stopped(*arguments: Any) -> Any:
-        for name, sums in real(*arguments):
+        for name, sums, machine in real(*arguments):
             if name == "mdm_T3":
                 raise KeyboardInterrupt
-            yield name, sums
+            yield name, sums, machine
 
     monkeypatch.setattr(command, "score_here", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -176,6 +176,23 @@ def test_an_interrupted_command_resumes_and_a_damaged_line_is_measured_again(
     score(out, "mdm:1/3")
     lines = (out / "evaluations.jsonl").read_bytes().splitlines()
     assert (lines[0] + b"\n", json.loads(lines[2])["decoder"], len(lines)) == (kept, "mdm_T3", 3)
+
+
+def test_machines_that_compute_different_bits_are_not_mixed(
+    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = run("method=mdm", "eval.size=16"), command.score_here
+
+    def mixed(*arguments: Any) -> Any:
+        """Three tickets for each decoder, the last two of them computed elsewhere."""
+        for index, (name, sums, machine) in enumerate(real(*arguments)):
+            yield name, sums, machine | {"torch": "9.9" if index > 3 else "9.8"}
+
+    monkeypatch.setattr(command, "score_here", mixed)
+    with pytest.raises(Mistake, match=r"different bits: torch 9\.9 instead of 9\.8; use nodes of one kind"):
+        score(out, "mdm:1/3")
+    (line,) = (out / "evaluations.jsonl").read_text().splitlines()
+    assert (json.loads(line)["decoder"], json.loads(line)["machine"]["torch"]) == ("mdm_T1", "9.8")
 
 
 def test_reports_pages_and_published_results_have_what_was_measured(run: Callable[..., Path], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class NamedRows:
 
     @property
     def name(self) -> str:
-        """In results. A file may have the name of a split or of another file, so digits of its rows' checksum follow."""
+        """In results. A file may be called like a split or another file, so digits of its rows' checksum follow."""
         name = self.source if len(self.rows) == self.total else f"{self.source}-first-{len(self.rows)}"
         return f"{name}-{self.sha256[:8]}" if self.from_file else name
 

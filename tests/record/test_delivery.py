@@ -402,15 +402,7 @@ def test_a_trained_model_is_a_logged_model_of_its_run_with_its_test_metrics(
 def test_a_run_that_no_model_was_linked_to_has_none() -> None:
     from mlflow.entities import Run, RunData, RunInfo
 
-    info = RunInfo(
-        run_id="1",
-        experiment_id="1",
-        user_id="me",
-        status="RUNNING",
-        start_time=0,
-        end_time=None,
-        lifecycle_stage="active",
-    )
+    info = RunInfo("1", "1", "me", "RUNNING", start_time=0, end_time=None, lifecycle_stage="active")
     assert linked_models(Run(info, RunData())) == set()
 
 
