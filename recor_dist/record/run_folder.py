@@ -55,6 +55,7 @@ REPLAY = "replay.html"
 MODEL = "model"
 PACKAGED = "data/solver"  # in an MLflow model, the folder of what we put into it
 ABOUT = "about.json"  # in there, what the model is; its weights have the name that they have in a checkpoint
+EXPORTED = "config.json"  # what an exported model is, next to its weights of that name
 DELIVERED = "track.json"
 SENDER_LOG = "track.log"
 SENDER_LOCK = ".track.lock"
