@@ -14,12 +14,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from data.shards import checksum
 from recor_dist.answers.rows_to_score import NamedRows, read_rows
 from recor_dist.answers.solver import Solver, load_solver
 from recor_dist.core.command import plain_command
 from recor_dist.core.config import unflatten
-from recor_dist.core.device import fingerprint, resolve_or_use_cpu
+from recor_dist.core.device import differing, resolve_or_use_cpu
 from recor_dist.core.messages import EvalSums
 from recor_dist.core.progress import progress_bar, set_up_logging
 from recor_dist.core.setting import Mistake, setting
@@ -75,7 +74,7 @@ def evaluate(config: EvaluateConfig) -> list[dict[str, Any]]:
     named = read_rows(solver, config.split, config.input, config.rows)
     about = {
         "name": named.name,
-        "rows_sha256": checksum(named.rows),
+        "rows_sha256": named.sha256,
         "weights_sha256": result["weights_sha256"],
         "step": result["steps"],
     }
@@ -86,7 +85,7 @@ def evaluate(config: EvaluateConfig) -> list[dict[str, Any]]:
     known |= {name: found for name, line in lines.items() if (found := find(recorded, line))}
     left = {name: decoder for name, decoder in decoders.items() if name not in known}
     for name, figures in _score(config, solver, left, named):
-        known[name] = lines[name] | figures | {"machine": fingerprint(solver.config)}
+        known[name] = lines[name] | figures
         add_evaluation(folder, known[name])
     for line in named.skipped:
         print(f"skipped: {line}")
@@ -96,7 +95,8 @@ def evaluate(config: EvaluateConfig) -> list[dict[str, Any]]:
 def _score(
     config: EvaluateConfig, solver: Solver, decoders: dict[str, Decoder], named: NamedRows
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The figures of each decoder, as soon as its last ticket is answered."""
+    """The figures of each decoder and the machine, as soon as its last ticket is answered. All tickets must come from
+    machines that compute the same bits; on Ray these need not be like this one."""
     if not decoders:
         return
     weights, shape = solver.model.weights(), solver.model.shape
@@ -104,15 +104,22 @@ def _score(
     costs = costs_of(solver.config, shape, decoders)
     total = math.ceil(len(named.rows) / solver.config.eval.size)
     sums: dict[str, tuple[int, EvalSums]] = {}
+    machine: dict[str, str | int] = {}
     scored = (score_on_ray if config.engine == "ray" else score_here)(job, weights, named.rows)
     with progress_bar(f"scoring {named.name}", total * len(decoders)) as advance, closing(scored):
-        for name, part in scored:
+        for name, part, theirs in scored:
+            machine = machine or theirs
+            if difference := differing(machine, theirs):
+                raise Mistake(
+                    f"engine={config.engine}: the nodes would compute different bits: {difference}; use nodes of one "
+                    "kind, or engine=local"
+                )
             done, before = sums.get(name, (0, None))
             sums[name] = done + 1, before + part if before else part
             advance(1)
             if done + 1 == total:
                 whole = sums.pop(name)[1]
-                yield name, summarise(whole) | cost_per_answer(whole, costs.get(name))
+                yield name, {**summarise(whole), **cost_per_answer(whole, costs.get(name)), "machine": machine}
 
 
 def show(lines: list[dict[str, Any]]) -> None:
@@ -135,7 +142,7 @@ def main(config: EvaluateConfig) -> None:
     print(f"saved in {folder.place(EVALUATIONS)}")
     track = unflatten(folder.require_run()["settings"]).track
     if track.enabled and not sync_within(config.out, track, track.wait):
-        print(f"MLflow has not got all of it; {sync_command(config.out)} sends the rest")
+        print(f"MLflow does not have everything yet; {sync_command(config.out, track)} sends the rest")
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ from recor_dist.core.setting import Mistake, setting
 from recor_dist.figures.order_map import draw_orders
 from recor_dist.figures.run_pictures import title_of_run
 from recor_dist.figures.style import to_bytes
-from recor_dist.record.run_folder import RunFolder
+from recor_dist.record.run_folder import EXPORTED, WEIGHTS, RunFolder
 
-CONFIG, WEIGHTS, CODE, CARD, MAP = "config.json", "model.safetensors", "answer.py", "README.md", "order_map.png"
+CODE, CARD, MAP = "answer.py", "README.md", "order_map.png"
 ABOUT = [
     "Writes the newest weights of a run as a folder in the form of a Hugging Face repository: safetensors,",
     "config.json, a model card, and one Python file that answers prompts and needs torch, numpy and safetensors only.",
@@ -63,11 +63,13 @@ def export(out: str, folder: str) -> None:
     title, picture = title_of_run(solver.config), _order_map(solver, source)
     files = {
         WEIGHTS: safetensors.numpy.save({name: value.copy() for name, value in weights.items()}),
-        CONFIG: (json.dumps(describe_model(solver), indent=2, ensure_ascii=False) + "\n").encode(),
-        CODE: write_one_file(solver, f"{title}: answers prompts. Made by recor_dist.export.", CONFIG).encode(),
+        EXPORTED: (json.dumps(describe_model(solver), indent=2, ensure_ascii=False) + "\n").encode(),
+        CODE: write_one_file(solver, f"{title}: answers prompts. Made by recor_dist.export.", EXPORTED).encode(),
         CARD: write_card(title, solver, source, run, bool(picture)).encode(),
     }
     place.base_fs.create_dir(place.base_path)
+    if exists(place, MAP):
+        place.delete_file(MAP)  # this run may have none
     for name, content in (files | ({MAP: picture} if picture else {})).items():
         write_atomically(place, name, content)
 

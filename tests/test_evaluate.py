@@ -111,7 +111,7 @@ def test_rows_may_come_from_a_file(run: Callable[..., Path], tmp_path: Path) -> 
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = [score(out, "confidence", input=str(tmp_path / "mine.jsonl")), score(out, "confidence")]
     mine, own = (line["recor_confidence"] for line in lines)
-    assert (mine["name"], own["name"]) == ("mine.jsonl", "test")
+    assert (mine["name"], own["name"]) == (f"mine.jsonl-{mine['rows_sha256'][:8]}", "test")
     assert [mine[key] for key in ("exact_match", "token_accuracy", "flops")] == [
         own[key] for key in ("exact_match", "token_accuracy", "flops")
     ]
@@ -128,8 +128,21 @@ def test_a_list_of_puzzles_is_solved_to_compare_with(run: Callable[..., Path], t
     assert (named.rows.responses == test.responses).all()
     assert [line.split(":")[0] for line in named.skipped] == ["row 41 has no solution"]
     line = score(out, "threshold", input=str(tmp_path / "real.txt"))["mdm_threshold_tau0.9"]
-    assert (line["name"], line["rows"]) == ("real.txt", 40)
+    assert (line["name"], line["rows"]) == (f"real.txt-{line['rows_sha256'][:8]}", 40)
     assert "kendall_tau" in line, "the order of a solver by techniques is known"
+
+
+def test_a_file_that_is_called_test_is_not_the_test_split(run: Callable[..., Path], tmp_path: Path) -> None:
+    out = run("task=sudoku", "method=mdm")
+    solver = load_solver(str(out))
+    first, second = read_test_rows(solver.config, 2).prompts[:2]
+    names = []
+    for folder, row in {"one": first, "two": second}.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "test").write_text("".join(solver.vocabulary.decode(row)) + "\n")
+        names.append(score(out, "threshold", input=f"{tmp_path}/{folder}/test")["mdm_threshold_tau0.9"]["name"])
+    assert len({*names, "test"}) == 3
+    assert not read_run(str(out)).further
 
 
 def test_missing_data_is_made_again(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +161,10 @@ def test_an_interrupted_command_resumes_and_a_damaged_line_is_measured_again(
     real = command.score_here
 
     def stopped(*arguments: Any) -> Any:
-        for name, sums in real(*arguments):
+        for name, sums, machine in real(*arguments):
             if name == "mdm_T3":
                 raise KeyboardInterrupt
-            yield name, sums
+            yield name, sums, machine
 
     monkeypatch.setattr(command, "score_here", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -163,6 +176,23 @@ def test_an_interrupted_command_resumes_and_a_damaged_line_is_measured_again(
     score(out, "mdm:1/3")
     lines = (out / "evaluations.jsonl").read_bytes().splitlines()
     assert (lines[0] + b"\n", json.loads(lines[2])["decoder"], len(lines)) == (kept, "mdm_T3", 3)
+
+
+def test_machines_that_compute_different_bits_are_not_mixed(
+    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = run("method=mdm", "eval.size=16"), command.score_here
+
+    def mixed(*arguments: Any) -> Any:
+        """Three tickets for each decoder, the last two of them computed elsewhere."""
+        for index, (name, sums, machine) in enumerate(real(*arguments)):
+            yield name, sums, machine | {"torch": "9.9" if index > 3 else "9.8"}
+
+    monkeypatch.setattr(command, "score_here", mixed)
+    with pytest.raises(Mistake, match=r"different bits: torch 9\.9 instead of 9\.8; use nodes of one kind"):
+        score(out, "mdm:1/3")
+    (line,) = (out / "evaluations.jsonl").read_text().splitlines()
+    assert (json.loads(line)["decoder"], json.loads(line)["machine"]["torch"]) == ("mdm_T1", "9.8")
 
 
 def test_reports_pages_and_published_results_have_what_was_measured(run: Callable[..., Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -90,6 +91,10 @@ def test_the_folder_has_weights_code_results_and_no_path_of_this_machine(
     for name in made - {"model.safetensors", "order_map.png"}:
         text = (folder / name).read_text()
         assert str(out.parent) not in text and os.path.expanduser("~") + "/" not in text
+    unfinished = Path(shutil.copytree(out, tmp_path / "unfinished"))
+    (unfinished / "orders.json").unlink()
+    export(str(unfinished), str(folder))
+    assert not (folder / "order_map.png").exists() and "order_map" not in (folder / "README.md").read_text()
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/one.txt").write_text("years of work")
     with pytest.raises(Mistake, match="thesis: holds files, but no exported model; choose another folder"):

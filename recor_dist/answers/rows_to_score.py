@@ -1,11 +1,13 @@
 """Rows to score a finished run on: a split of its data, a file with prompts and responses, or a file of puzzles."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from data.prepare import find_data
+from data.shards import checksum
 from data.tasks import TASKS, Task, task_of
 from recor_dist.answers.prompt_files import read_prompts
 from recor_dist.answers.solver import Solver
@@ -24,12 +26,18 @@ class NamedRows:
     source: str
     rows: Rows
     total: int  # rows of the source
+    from_file: bool = False
     skipped: tuple[str, ...] = ()  # a line for each puzzle of a file that was not taken
 
     @property
     def name(self) -> str:
-        """In results."""
-        return self.source if len(self.rows) == self.total else f"{self.source}-first-{len(self.rows)}"
+        """In results. A file may be called like a split or another file, so digits of its rows' checksum follow."""
+        name = self.source if len(self.rows) == self.total else f"{self.source}-first-{len(self.rows)}"
+        return f"{name}-{self.sha256[:8]}" if self.from_file else name
+
+    @cached_property
+    def sha256(self) -> str:
+        return checksum(self.rows)
 
 
 def read_rows(solver: Solver, split: str, file: str | None, count: int | None) -> NamedRows:
@@ -41,7 +49,8 @@ def read_rows(solver: Solver, split: str, file: str | None, count: int | None) -
         return NamedRows(split, rows, total)
     rows, skipped = _read_table(solver, file) if file.endswith(TABLES) else _read_puzzles(solver, file)
     total = len(rows)
-    return NamedRows(split_name(file)[1], rows.select(np.arange(min(count or total, total))), total, tuple(skipped))
+    chosen = rows.select(np.arange(min(count or total, total)))
+    return NamedRows(split_name(file)[1], chosen, total, from_file=True, skipped=tuple(skipped))
 
 
 def read_split(config: Config, task: Task, split: str, count: int) -> Rows:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recor_dist.core.names import PARAMETERS
+from recor_dist.core.names import split_parameter
 from recor_dist.core.setting import Mistake, nearest
 
 SWEEP = "sweep"
@@ -32,7 +32,8 @@ class Parameter:
     plain_at: float | None = None  # the value at which results have the decoder's name alone
 
     def __post_init__(self) -> None:
-        assert self.key in PARAMETERS, f"core/names.py must know {self.key}"
+        read = split_parameter(f"name_{self.key}1")
+        assert read == ("name", self.key, "1"), f"{self.key}: a key has letters only, and is not v"
 
     def name(self, base: str, value: float) -> str:
         """The name of results."""

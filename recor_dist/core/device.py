@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -88,6 +89,13 @@ def fingerprint(config: Config) -> dict[str, str | int]:
         "threads": config.threads,
         "precision": config.precision,
     }
+
+
+def differing(expected: Mapping[str, str | int], found: Mapping[str, str | int]) -> str:
+    """In which entries a fingerprint differs from the expected one, in words; empty if in none."""
+    return ", ".join(
+        f"{key} {found.get(key)} instead of {value}" for key, value in expected.items() if found.get(key) != value
+    )
 
 
 def _cpu_vendor() -> str:

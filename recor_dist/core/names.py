@@ -14,13 +14,13 @@ NAMES = {
     "adasufmdm_prob": "AdaSufMDM, top probability",
     "adasufmdm_margin": "AdaSufMDM, top margin",
 }
-PARAMETERS = ("T", "tau", "gamma", "k")  # of decoders; in the names of results, a number follows: adamdm_prob_T2
+PARAMETER = r"(?!v\d)[A-Za-z]+"  # the key of a decoder's parameter; `v` is a version: recor_v2
 
 
 def split_parameter(decoder: str) -> tuple[str, str, str]:
     """The decoder without its parameter, the parameter and its value: mdm_threshold_tau0.9 -> mdm_threshold, tau, 0.9.
     The last two are empty if the name has none."""
-    found = re.fullmatch(rf"(.+)_({'|'.join(PARAMETERS)})(\d+(?:\.\d+)?)", decoder)
+    found = re.fullmatch(rf"(.+)_({PARAMETER})(\d+(?:\.\d+)?)", decoder)
     return (found[1], found[2], found[3]) if found else (decoder, "", "")
 
 

@@ -22,7 +22,7 @@ from learner.leading import Terms
 from learner.learner import LearnerState
 from learner.ray_learner import LearnerActor
 from recor_dist.core.config import Config
-from recor_dist.core.device import fingerprint
+from recor_dist.core.device import differing, fingerprint
 from recor_dist.core.files import is_local
 from recor_dist.core.messages import Hello
 from recor_dist.core.ray_member import Fingerprint
@@ -183,22 +183,17 @@ class Crew:
         """Has an actor open the data. One on a different kind of machine gets no tickets but is kept: if dismissed, it
         would only be replaced by another one in the same place."""
         assert member.hello is not None and self.machine is not None
-        theirs = member.hello.fingerprint
-        differing = ", ".join(
-            f"{key} {theirs.get(key)} instead of {value}"
-            for key, value in self.machine.items()
-            if theirs.get(key) != value
-        )
-        if differing and not self.config.allow_mixed:
+        difference = differing(self.machine, member.hello.fingerprint)
+        if difference and not self.config.allow_mixed:
             self.turned_away.add(member.name)
             log.warning(
                 "%s is turned away because it would compute different bits: %s (allow_mixed=true accepts it)",
                 member,
-                differing,
+                difference,
             )
             return
-        if differing:
-            self.check_machine(theirs)
+        if difference:
+            self.check_machine(member.hello.fingerprint)
         shards = self._stored_shards(member.hello.node)
         self.calls.add(member.handle.begin.remote(self.data, shards), Call(member.name, "begin"))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recor_dist.core.config import Config
-from recor_dist.core.device import set_up_torch
+from recor_dist.core.device import fingerprint, set_up_torch
 from recor_dist.core.messages import EvalSums, Rows, Shape
 from recor_dist.methods import build_model, find_decoders
 from recor_dist.model.answering import answer_ticket
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import ray
 
 log = logging.getLogger(__name__)
+Scored = tuple[str, EvalSums, dict[str, str | int]]  # decoder, its sums on a ticket, fingerprint of the machine
 SILENCE = 60.0  # seconds without an answer after which a line says what is missing
 
 
@@ -47,11 +48,13 @@ class Scorer:
         self.model: Model = build_model(job.config, job.shape)
         self.model.load(weights)
         self.decoders: dict[str, Decoder] = find_decoders(job.config, "decoders", ",".join(job.decoders))
+        self.machine = fingerprint(job.config)
 
-    def score(self, name: str, rows: Rows, index: int) -> EvalSums:
+    def score(self, name: str, rows: Rows, index: int) -> Scored:
         """Of ticket `index`, whose rows are given."""
         config, split = self.job.config, self.job.source
-        return score(answer_ticket(config, self.model, name, self.decoders[name], rows, split, index), rows)
+        generation = answer_ticket(config, self.model, name, self.decoders[name], rows, split, index)
+        return name, score(generation, rows), self.machine
 
 
 def tickets_of(job: Job, rows: Rows) -> list[Rows]:
@@ -62,15 +65,15 @@ def tickets_of(job: Job, rows: Rows) -> list[Rows]:
     ]
 
 
-def score_here(job: Job, weights: np.ndarray, rows: Rows) -> Generator[tuple[str, EvalSums], None, None]:
+def score_here(job: Job, weights: np.ndarray, rows: Rows) -> Generator[Scored, None, None]:
     """Yields the sums of every decoder and ticket, one decoder after another."""
     scorer = Scorer(job, weights)
     for name in job.decoders:
         for index, ticket in enumerate(tickets_of(job, rows)):
-            yield name, scorer.score(name, ticket, index)
+            yield scorer.score(name, ticket, index)
 
 
-def score_on_ray(job: Job, weights: np.ndarray, rows: Rows) -> Generator[tuple[str, EvalSums], None, None]:
+def score_on_ray(job: Job, weights: np.ndarray, rows: Rows) -> Generator[Scored, None, None]:
     """The same with a Ray task per decoder and ticket, in the order in which they are done. Ray repeats the tasks of a
     node that is lost."""
     import ray  # here, so that engine=local does not wait for it
@@ -95,13 +98,14 @@ def score_on_ray(job: Job, weights: np.ndarray, rows: Rows) -> Generator[tuple[s
                 first = next(iter(waiting.values()))
                 log.warning("no answer for %g s; %d tickets are missing, first %s %d", SILENCE, len(waiting), *first)
             for reference in done:
-                yield waiting.pop(reference)[0], ray.get(reference)
+                del waiting[reference]
+                yield ray.get(reference)
 
 
 _scorers: dict[str, Scorer] = {}  # of this Ray process, which computes many tickets: at most one
 
 
-def _score_one(stored: "list[ray.ObjectRef]", name: str, rows: Rows, index: int) -> EvalSums:
+def _score_one(stored: "list[ray.ObjectRef]", name: str, rows: Rows, index: int) -> Scored:
     """`stored` refers to the job and its weights, in a list because Ray would always fetch a bare reference."""
     import ray
 

@@ -34,8 +34,8 @@ from recor_dist.record.run_folder import MODEL, RunFolder
 KEY_TAG = "recor_dist.record"  # finds a run that was created, but whose id was not saved
 PARENT_TAG = "mlflow.parentRunId"  # MLflow shows runs with it under their parent
 MLFLOW_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-# By default one call to a server that is down would block for minutes; the sender does its own retries.
 MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:/")  # of models' URIs
+# By default one call to a server that is down would block for minutes; the sender does its own retries.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -327,11 +327,8 @@ class Delivery:
     def _send_evaluations(self) -> None:
         """What was evaluated after the run, see evaluations.py. The server is asked for each figure, so this can be
         repeated."""
-        lines = read_evaluations(self.folder)
-        for line in lines[self.state.get("evaluations", 0) :]:
+        for line in read_evaluations(self.folder):
             self._send_missing(_metrics_of(points_of_evaluation(line)))
-        self.state["evaluations"] = len(lines)
-        self._save_state()
 
     def _send_artifacts(self) -> None:
         sent = self.state.setdefault("artifacts", {})

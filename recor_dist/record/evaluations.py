@@ -1,7 +1,8 @@
 """Evaluations of a finished run that were made after it: evaluations.jsonl, a line for each decoder and set of rows.
 
-What the run itself recorded is never touched, and lines are only appended. The same decoder, rows and weights give the
-same figures, so they are recorded once. Every line carries a checksum (sealed.py).
+What the run itself recorded is never touched, and lines are only appended. Figures are recorded once for the same
+decoder, rows and weights, although decoders that draw (mdm, ao_arm, information_gain) would give others for the same
+rows under another name, on which the random numbers depend. Every line carries a checksum (sealed.py).
 """
 
 import json

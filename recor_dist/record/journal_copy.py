@@ -14,8 +14,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
+
+from pyarrow import fs
 
 from recor_dist.core.files import write_atomically
 from recor_dist.record.description import Description, describe
@@ -108,7 +111,10 @@ class JournalCopy:
     def _copy(self) -> None:
         """Replaces the files in the object store."""
         remote = self.folder.files
-        remote.delete_dir_contents(os.path.dirname(self.form.files), missing_dir_ok=True)
+        inside = fs.FileSelector(os.path.dirname(self.form.files), allow_not_found=True)
+        for info in remote.get_file_info(inside):
+            if fnmatchcase(info.path, self.form.files):
+                remote.delete_dir(info.path) if info.type == fs.FileType.Directory else remote.delete_file(info.path)
         for path in self._made():
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
                 name = file.relative_to(self.place)

@@ -30,7 +30,7 @@ def checksum_of_model(folder: RunFolder) -> str:
 def send_model(client: Any, run: Any, folder: RunFolder, description: Description) -> str:
     """Creates or completes the LoggedModel of an MLflow run; returns its id. May be repeated."""
     model = find_model(client, run) or _create(client, run, description)
-    if model.model_id not in {output.model_id for output in run.outputs.model_outputs if run.outputs}:
+    if model.model_id not in linked_models(run):
         from mlflow.entities import LoggedModelOutput
 
         client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step=0)])
@@ -41,6 +41,11 @@ def send_model(client: Any, run: Any, folder: RunFolder, description: Descriptio
     _send_files(client, run, model, folder)
     client.finalize_logged_model(model.model_id, "READY")
     return model.model_id
+
+
+def linked_models(run: Any) -> set[str]:
+    """The ids of the models that are outputs of a run. MLflow may give a run without any as one without `outputs`."""
+    return {output.model_id for output in run.outputs.model_outputs} if run.outputs else set()
 
 
 def find_model(client: Any, run: Any) -> Any | None:

@@ -57,13 +57,15 @@ REPLAY = "replay.html"
 MODEL = "model"
 PACKAGED = "data/solver"  # in an MLflow model, the folder of what we put into it
 ABOUT = "about.json"  # in there, what the model is; its weights have the name that they have in a checkpoint
+EXPORTED = "config.json"  # what an exported model is, next to its weights of that name
 DELIVERED = "track.json"
 SENDER_LOG = "track.log"
 SENDER_LOCK = ".track.lock"
 EVALUATION_LOCK = ".evaluations.lock"
 # Without these in run.json, nothing can be done with a run.
 NEEDED = ("task.name", "method.name", "scale", "seed", "lag", "device", "precision", "engine")
-ARTIFACTS = (RESULT, ORDERS, EVALUATIONS, REPLAY, PICTURES, MODEL)  # MLflow keeps them as files, sent in this order
+# MLflow gets them in this order: as files of the run, and MODEL as a LoggedModel.
+ARTIFACTS = (RESULT, ORDERS, EVALUATIONS, REPLAY, PICTURES, MODEL)
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +241,7 @@ class RunFolder:
         return os.path.join(self.files.base_path, SENDER_LOG) if self.is_local else os.devnull
 
     def artifacts(self) -> Iterator[str]:
-        """The names of all files that MLflow keeps as files."""
+        """The names of all files that MLflow gets."""
         for name in ARTIFACTS:
             info = self.files.get_file_info(name)
             if info.type == fs.FileType.File:

@@ -74,7 +74,7 @@ class Tracker:
         self.process.stdin.close()
         try:
             if not finish_within(self.process, seconds):
-                log.warning("tracking: the record is incomplete; %s sends the rest", sync_command(self.out))
+                log.warning("tracking: the record is incomplete; %s sends the rest", sync_command(self.out, self.track))
         finally:
             self.reader.join()
             self.process.stdout.close()
@@ -86,8 +86,9 @@ def settings_of(track: TrackConfig) -> list[str]:
     return words + ([f"register={track.register}"] if track.register else [])
 
 
-def sync_command(out: str) -> str:
-    return f"`python -m recor_dist.track sync out={out}`"
+def sync_command(out: str, track: TrackConfig) -> str:
+    """With `to=`, because without it MLflow gets the record, too, whether or not the run uses it."""
+    return f"`python -m recor_dist.track sync out={out} to={','.join(destinations_of(track))}`"
 
 
 def sync_within(out: str, track: TrackConfig, seconds: float) -> bool:

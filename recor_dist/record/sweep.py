@@ -63,7 +63,7 @@ class Sweep:
         if status != "stopped":
             draw(self)
         if not sync_within(self.folder.uri, track, SECONDS_AFTER_STOP if status == "stopped" else track.wait):
-            command = sync_command(self.folder.uri)
+            command = sync_command(self.folder.uri, track)
             log.warning("tracking: the record of the sweep is incomplete; %s sends the rest", command)
 
     def finished(self) -> list[str]:

@@ -13,16 +13,16 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from learner.learner import LearnerState, initial_state
-from recor_dist.core.config import Config
+from recor_dist.core.config import Config, ModelConfig
 from recor_dist.core.files import exists, read_bytes, read_json, split_name
 from recor_dist.core.setting import Mistake
 from recor_dist.model.transformer import Model
 from recor_dist.record.checkpoint import load_model, sha256_of
 from recor_dist.record.delivery import MLFLOW_SCHEMES, download_model
-from recor_dist.record.run_folder import ABOUT, COMMIT, PACKAGED, WEIGHTS, RunFolder
+from recor_dist.record.run_folder import ABOUT, COMMIT, EXPORTED, PACKAGED, WEIGHTS, RunFolder
 
 log = logging.getLogger(__name__)
-NOT_IN_SHAPES = ("model.heads", "model.positions")  # settings that weights of the same shape must share
+NOT_IN_SHAPES = ("heads", "positions", "loops")  # settings of the model that weights of the same shape must share
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ def take_over(config: Config, model: Model, weights: np.ndarray, source: Source)
                 f"init={config.init}: {name} is {_shape(theirs, name)} there and {_shape(ours, name)} here; "
                 "start from a model of the same shape"
             )
-    for key in NOT_IN_SHAPES:
-        there, here = source.settings.get(key), getattr(config.model, key.removeprefix("model."))
-        if there not in (None, here):
+    usual = ModelConfig()  # what a setting means that is newer than the source
+    for name in NOT_IN_SHAPES if source.settings else ():
+        key, here = f"model.{name}", getattr(config.model, name)
+        if (there := source.settings.get(key, getattr(usual, name))) != here:
             raise Mistake(
                 f"init={config.init}: was trained with {key}={there}, and here it is {here}; set {key}={there}"
             )
@@ -88,7 +89,8 @@ def _shape(named: dict[str, np.ndarray], name: str) -> str:
 
 
 def read_source(place: str) -> Source:
-    """The newest weights of a run; those of a checkpoint or of a packaged model, in a folder; or those in a file."""
+    """The newest weights of a run; those of a checkpoint, or of a packaged or exported model, in a folder; or those in
+    a file."""
     if place.endswith(".safetensors"):
         parent, name = split_name(place)
         return _read(place, RunFolder.open(parent), name, None)
@@ -96,7 +98,8 @@ def read_source(place: str) -> Source:
     if folder.has_run():
         model, _ = load_model(place)
         return Source(model.named_weights(model.weights()), folder.require_run()["settings"])
-    for weights, about in ((f"{PACKAGED}/{WEIGHTS}", f"{PACKAGED}/{ABOUT}"), (WEIGHTS, COMMIT)):
+    beside = COMMIT if exists(folder.files, COMMIT) else EXPORTED
+    for weights, about in ((f"{PACKAGED}/{WEIGHTS}", f"{PACKAGED}/{ABOUT}"), (WEIGHTS, beside)):
         if exists(folder.files, weights):
             return _read(place, folder, weights, about)
     raise Mistake(

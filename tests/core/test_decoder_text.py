@@ -70,6 +70,10 @@ def test_a_wrong_name_or_value_is_one_line_with_the_remedy(text: str, said: str)
 def test_results_of_a_parameter_can_be_told_from_those_of_another_decoder() -> None:
     assert split_parameter("mdm_threshold_tau0.9") == ("mdm_threshold", "tau", "0.9")
     assert split_parameter("adamdm_margin_T5") == ("adamdm_margin", "T", "5")
+    assert split_parameter("mdm_mine_beta0.5") == ("mdm_mine", "beta", "0.5"), "a rule that a user has added"
     assert split_parameter("recor_v2") == ("recor_v2", "", ""), "a method that a user has added"
     assert name_of("sufmdm_entropy_bounded_gamma0.1") == "SufMDM, entropy bounded, gamma=0.1"
     assert name_of("ao_arm_confidence") == "AO-ARM, confidence"
+    for key in ("v", "k2", "a_b", ""):
+        with pytest.raises(AssertionError, match="letters only, and is not v"):
+            Parameter(key, 1, at_least=0)

@@ -28,6 +28,7 @@ from recor_dist.record import delivery as delivering
 from recor_dist.record.delivery import Delivery, legal_name, without_password
 from recor_dist.record.evaluations import add_evaluation
 from recor_dist.record.journal import Journal, JournalReader, read_metrics
+from recor_dist.record.logged_model import linked_models
 from recor_dist.record.run_folder import RunFolder
 from recor_dist.record.runs import read_mlflow
 from tests.mlflow_store import assert_complete, client_of, points_in_store, run_of
@@ -112,6 +113,11 @@ def test_what_was_evaluated_after_the_run_is_sent_once_to_the_same_run(store: st
     (found,) = (found for found in read_mlflow(store) if found.place == f"runs:/{run.info.run_id}")
     assert list(found.decoders) == ["recor"]
     assert found.further["recor_confidence"] == {"exact_match": 0.5, "forward_passes": 3.5, "rows": 40}
+
+    (out / "evaluations.jsonl").write_bytes((out / "evaluations.jsonl").read_bytes()[9:])  # its first line is damaged
+    add_evaluation(RunFolder.open(str(out)), about | {"decoder": "recor_information_gain", "exact_match": 0.5})
+    deliver(out, experiment="later")
+    assert "evaluate/test/recor_information_gain/exact_match" in run_of(store, out).data.metrics
 
 
 @pytest.mark.parametrize(
@@ -391,6 +397,13 @@ def test_a_trained_model_is_a_logged_model_of_its_run_with_its_test_metrics(
     deliver(out, experiment="models")
     (again,) = client.search_logged_models([run.info.experiment_id])
     assert again.model_id != model.model_id
+
+
+def test_a_run_that_no_model_was_linked_to_has_none() -> None:
+    from mlflow.entities import Run, RunData, RunInfo
+
+    info = RunInfo("1", "1", "me", "RUNNING", start_time=0, end_time=None, lifecycle_stage="active")
+    assert linked_models(Run(info, RunData())) == set()
 
 
 def test_the_rows_are_a_dataset_of_the_run_with_their_checksum(store: str, folder: Callable[..., Path]) -> None:

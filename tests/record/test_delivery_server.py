@@ -170,7 +170,9 @@ def test_a_run_without_a_server_is_complete_after_sync_which_can_be_repeated(
     run.wait_for_line("training continues, the record stays in its folder")
     run.open(30)
     run.finish()
-    assert "the record is incomplete; `python -m recor_dist.track sync out=out` sends the rest" in "".join(run.lines)
+    assert "the record is incomplete; `python -m recor_dist.track sync out=out to=mlflow` sends the rest" in "".join(
+        run.lines
+    )
 
     for _ in range(2):
         done = sync("out", server.uri, tmp_path)

@@ -14,9 +14,11 @@ from pyarrow import fs
 
 from recor_dist import track
 from recor_dist.core.compose import compose
-from recor_dist.core.config import check_package, flatten
+from recor_dist.core.config import TrackConfig, check_package, flatten
+from recor_dist.core.files import write_atomically
 from recor_dist.core.setting import Mistake
 from recor_dist.record.journal_copy import JournalCopy
+from recor_dist.record.sending import sync_command
 from tests.mlflow_store import points_in_journal
 from tests.tracker_files import (
     as_float32,
@@ -105,11 +107,20 @@ def test_an_object_store_gets_the_files_at_the_end() -> None:
     copy.folder.files.base_fs.create_dir(copy.folder.path)
     copy.folder.write_run({"settings": settings, "reproducible": True, "status": "running"})
     copy.folder.write_journal(b'{"step": 1, "loss/lm": 2.0, "time": 1.0}\n')
+    files = copy.folder.files
+    files.create_dir("tensorboard")
+    write_atomically(files, "tensorboard/events.out.tfevents.1.mine", b"mine")
     for _ in range(2):
         copy.send()
         copy.finish()
-    (made,) = copy.folder.files.get_file_info(fs.FileSelector("tensorboard"))
-    assert made.size > 0 and made.base_name.endswith(".recor_dist")
+    made, other = sorted(files.get_file_info(fs.FileSelector("tensorboard")), key=lambda info: info.size, reverse=True)
+    assert made.size > 4 and made.base_name.endswith(".recor_dist")
+    assert other.base_name == "events.out.tfevents.1.mine", "files of others stay"
+
+
+def test_the_command_that_sends_the_rest_names_the_trackers_of_the_run() -> None:
+    track = TrackConfig(enabled=False, tensorboard=True)
+    assert sync_command("runs/x", track) == "`python -m recor_dist.track sync out=runs/x to=tensorboard`"
 
 
 def test_weights_and_biases_gets_settings_and_sends_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

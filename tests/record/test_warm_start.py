@@ -16,6 +16,7 @@ from learner.learner import initial_state
 from recor_dist.core.config import Config
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
+from recor_dist.export import export
 from recor_dist.methods import lay_out
 from recor_dist.model.transformer import Model
 from recor_dist.packaged import save_model
@@ -141,6 +142,7 @@ def test_weights_that_are_not_those_that_were_asked_for_are_refused(
         (["model.layers=3"], r"blocks.2.ln_1.weight is absent there and 16 here"),
         (["model.layers=1"], r"blocks.1.attn.c_attn.bias is 48 there and absent here"),
         (["model.heads=4"], r"was trained with model.heads=2, and here it is 4; set model.heads=2"),
+        (["model.loops=2"], r"was trained with model.loops=1, and here it is 2; set model.loops=1"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -150,6 +152,21 @@ def test_another_shape_is_refused_with_the_first_tensor_that_differs(
     source = trained()
     with pytest.raises(Mistake, match=f"^init={source}: {why}"):
         start(config_in(f"init={source}", *ours))
+
+
+def test_an_exported_model_says_what_its_shapes_do_not(trained: Trained, config_in: Configure, tmp_path: Path) -> None:
+    source, folder = trained(), tmp_path / "exported"
+    export(str(source), str(folder))
+    _, weights = start(config_in(f"init={folder}"))
+    assert sha256_of(weights) == sha_of(source)
+    with pytest.raises(Mistake, match=f"^init={folder}: was trained with model.heads=2, and here it is 4"):
+        start(config_in(f"init={folder}", "model.heads=4"))
+    about = json.loads((folder / "config.json").read_text())
+    del about["settings"]["model.loops"]  # as if the setting were newer than the export
+    (folder / "config.json").write_text(json.dumps(about))
+    start(config_in(f"init={folder}"))
+    with pytest.raises(Mistake, match=r"was trained with model\.loops=1, and here it is 2"):
+        start(config_in(f"init={folder}", "model.loops=2"))
 
 
 def test_what_holds_no_weights_is_refused_in_one_line(tmp_path: Path, config_in: Configure) -> None:
