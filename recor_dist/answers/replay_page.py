@@ -6,7 +6,6 @@ shows several methods or decoders side by side. replay_page.html is its template
 
 import json
 import logging
-import math
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
@@ -25,7 +24,7 @@ from recor_dist.core.names import name_of
 from recor_dist.core.progress import progress_bar
 from recor_dist.core.setting import Mistake, nearest
 from recor_dist.methods import find_decoders, parameters_of
-from recor_dist.model.answering import answer_ticket
+from recor_dist.model.answering import answer_tickets, whole_tickets
 from recor_dist.model.decoding import Decoder
 from recor_dist.record.evaluations import TEST_ROWS, read_evaluations
 from recor_dist.record.run_folder import REPLAY, RunFolder
@@ -76,9 +75,7 @@ def _choose_decoders(solvers: list[Solver], wanted: list[str] | None) -> list[di
 def read_test_rows(config: Config, rows: int) -> Rows:
     """The test tickets that hold the first `rows` rows."""
     task = task_of(config)
-    size = config.eval.size
-    count = math.ceil(min(rows, sum(task.sizes["test"])) / size) * size
-    return read_split(config, task, "test", min(count, sum(task.sizes["test"])))
+    return read_split(config, task, "test", whole_tickets(config, rows, sum(task.sizes["test"])))
 
 
 def _check_comparable(outs: list[str], solvers: list[Solver], tests: list[Rows]) -> None:
@@ -98,13 +95,11 @@ def _same(a: Rows, b: Rows) -> bool:
 def _panel(solver: Solver, name: str, decoder: Decoder, test: Rows, rows: int, accuracy: str) -> dict[str, Any]:
     """A decoder's answers to the first test rows."""
     answers: list[dict[str, Any]] = []
-    size = solver.config.eval.size
     with progress_bar(f"answering with {name_of(name)}", len(test)) as advance:
-        for index in range(math.ceil(len(test) / size)):
-            ticket = test.select(np.arange(index * size, min(index * size + size, len(test))))
-            generation = answer_ticket(solver.config, solver.model, name, decoder, ticket, "test", index)
-            answers += [_answer(solver, generation, row) for row in range(len(ticket))]
-            advance(len(ticket))
+        for generation in answer_tickets(solver.config, solver.model, name, decoder, test, "test"):
+            count = len(generation.steps)
+            answers += [_answer(solver, generation, row) for row in range(count)]
+            advance(count)
     shown = answers[:rows]
     steps = max(answer["last"] for answer in shown)
     return {"name": name_of(name), "figures": accuracy, "steps": steps, "answers": shown}

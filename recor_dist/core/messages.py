@@ -250,6 +250,24 @@ class Generation:
     passes: np.ndarray | None = None  # (R,) int64: forward passes of each row; None: the same for all, see Decoder
     flops: np.ndarray | None = None  # (R,) int64: what those passes cost
 
+    def first(self, rows: int) -> "Generation":
+        """The first answers."""
+        parts = (self.responses, self.steps, self.confidences)
+        passes, flops = (None if x is None else x[:rows] for x in (self.passes, self.flops))
+        return Generation(*(part[:rows] for part in parts), self.last_step, passes, flops)
+
+    @staticmethod
+    def concatenate(parts: "Sequence[Generation]") -> "Generation":
+        """The answers of several batches by the same decoder."""
+
+        def joined(name: str) -> Any:
+            arrays = [getattr(part, name) for part in parts]
+            return None if arrays[0] is None else np.concatenate(arrays)
+
+        names = ("responses", "steps", "confidences")
+        last = max(part.last_step for part in parts)
+        return Generation(*map(joined, names), last, joined("passes"), joined("flops"))
+
     @property
     def last_steps(self) -> np.ndarray:
         """(R,) int64: the number of steps of each answer."""

@@ -1,6 +1,9 @@
-"""A run's answers to test rows, made again with its newest weights or with those of an earlier checkpoint."""
+"""A run's answers to test rows, made again with its newest weights or with those of an earlier checkpoint.
 
-from dataclasses import dataclass
+With the newest weights, they are the answers of the run's own test: the same tickets, the same random numbers.
+"""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,10 +11,11 @@ from data.prepare import find_data
 from data.shards import Dataset, read_notes
 from data.tasks import task_of
 from recor_dist.core.config import Config, unflatten
+from recor_dist.core.device import resolve_or_use_cpu, set_up_torch
 from recor_dist.core.messages import Generation, Rows
-from recor_dist.core.rng import rng
 from recor_dist.core.setting import Mistake
 from recor_dist.methods import METHODS, find_decoders, lay_out
+from recor_dist.model.answering import answer_tickets, whole_tickets
 from recor_dist.model.transformer import Model
 from recor_dist.record.checkpoint import load_model
 from recor_dist.record.run_folder import RunFolder
@@ -30,6 +34,12 @@ class Answered:
     rows: Rows
     notes: dict[str, np.ndarray]  # what is known about each row, by name: Sudoku's `givens` and `hardest`, say
     generation: Generation
+
+    def first(self, rows: int) -> "Answered":
+        """The first answers."""
+        some = self.rows.select(np.arange(min(rows, len(self.rows))))
+        notes = {name: note[:rows] for name, note in self.notes.items()}
+        return replace(self, rows=some, notes=notes, generation=self.generation.first(rows))
 
     @property
     def steps(self) -> np.ndarray:
@@ -60,18 +70,33 @@ def checkpoints_of(out: str) -> list[int]:
 def answer_test(out: str, rows: int | None = None, decoder: str | None = None, step: int | None = None) -> Answered:
     """Answers the first test rows, up to 400 by default, with the headline decoder or another (as `solve` takes it),
     and with the newest weights or those of the checkpoint of `step`."""
-    config = unflatten(RunFolder.open(out).require_run()["settings"])
+    config, data = _find(out)
     model = _load(out, config, step)
-    data = find_data(config, task_of(config))
-    if data is None:
-        raise Mistake(f"data.dir={config.data.dir}: does not hold the rows of the run in {out}")
+    resolve_or_use_cpu(config)
+    set_up_torch(config)
     found = (
         find_decoders(config, "decoder", decoder) if decoder else METHODS[config.method.name].decoders(config.method)
     )
     name, chosen = next(iter(found.items()))
-    some = data.read_split("test", 0, min(rows or affordable(model.shape.M), data.rows_of("test")))
-    generation = chosen.answer(model, some.prompts, rng(config.seed, f"answered/{name}"))
-    return Answered(config, model, some, _notes(data, len(some)), generation)
+    total = data.rows_of("test")
+    wanted = min(rows or affordable(model.shape.M), total)
+    some = data.read_split("test", 0, whole_tickets(config, wanted, total))
+    generation = Generation.concatenate(list(answer_tickets(config, model, name, chosen, some, "test")))
+    return Answered(config, model, some, _notes(data, len(some)), generation).first(wanted)
+
+
+def notes_of_test(out: str, rows: int) -> dict[str, np.ndarray]:
+    """What is known about the first test rows, by name."""
+    _, data = _find(out)
+    return _notes(data, rows)
+
+
+def _find(out: str) -> tuple[Config, Dataset]:
+    config = unflatten(RunFolder.open(out).require_run()["settings"])
+    data = find_data(config, task_of(config))
+    if data is None:
+        raise Mistake(f"data.dir={config.data.dir}: does not hold the rows of the run in {out}")
+    return config, data
 
 
 def affordable(M: int) -> int:

@@ -19,7 +19,7 @@ from recor_dist.core.config import Config, unflatten
 from recor_dist.core.names import name_of
 from recor_dist.core.setting import Mistake
 from recor_dist.figures.answer_steps import draw_steps
-from recor_dist.figures.answered import answer_test
+from recor_dist.figures.answered import affordable, answer_test, notes_of_test
 from recor_dist.figures.calibration import draw_run_calibration
 from recor_dist.figures.compute import costs, draw_costs
 from recor_dist.figures.curves import draw_run, run_panels
@@ -63,13 +63,15 @@ def _orders(title: str, config: Config, folder: RunFolder) -> dict[str, Figure]:
 
 def _answers(title: str, out: str) -> dict[str, Figure]:
     try:
-        answered = answer_test(out)
+        measured = difficulties(notes_of_test(out, ROWS))
+        answered = answer_test(out, ROWS if measured else None)
     except Mistake as mistake:
         log.warning("no pictures of calibration and steps: %s", mistake)
         return {}
-    figures = {"calibration": draw_run_calibration(title, answered), "steps": draw_steps(title, answered)}
-    if difficulties(answered.notes):
-        figures["difficulty"] = draw_difficulty(title, answer_test(out, ROWS))
+    some = answered.first(affordable(answered.model.shape.M))
+    figures = {"calibration": draw_run_calibration(title, some), "steps": draw_steps(title, some)}
+    if measured:
+        figures["difficulty"] = draw_difficulty(title, answered)
     return figures
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recor_dist.core.device import to_device
 from recor_dist.core.messages import Generation
 from recor_dist.core.rng import gumbel
 from recor_dist.model.decoding import Decoder, Family
@@ -192,7 +193,7 @@ def generate_by_rule(
 ) -> Generation:
     """Answers to prompts (R, N) by a rule of rules.py."""
     R, M, device = len(prompts), model.shape.M, model.flat.device
-    reader = read(model, torch.as_tensor(prompts.astype(np.int64), device=device))
+    reader = read(model, to_device(prompts.astype(np.int64), device))
     steps = torch.zeros(R, M, dtype=torch.int64, device=device)
     every = Answers(torch.zeros_like(steps), steps == 0, torch.zeros(R, M, device=device))
     passes, flops = (torch.zeros_like(steps[:, 0]) for _ in range(2))  # (R,)
@@ -229,8 +230,7 @@ def generate_by_rule(
 def _noise(random: np.random.Generator, shape: tuple[int, int], rows: Tensor, count: int) -> Tensor:
     """(rows, count, M) of Gumbel noise, drawn for all R rows, complete or not: each row gets its own."""
     R, M = shape
-    noise = torch.as_tensor(gumbel(random, (R, count, M)), dtype=torch.float32)
-    return noise.to(rows.device)[rows]
+    return to_device(gumbel(random, (R, count, M)).astype(np.float32), rows.device)[rows]
 
 
 def any_order_decoders(prefix: str, read: Callable[[Model, Tensor], Reader]) -> dict[str, Family]:

@@ -8,6 +8,7 @@ import pytest
 
 from recor_dist.core.config import Config
 from recor_dist.engine.loop import train
+from recor_dist.figures.answered import answer_test
 from recor_dist.figures.run_pictures import draw_pictures, draw_sweep
 from recor_dist.model.evaluation import mean_steps
 from recor_dist.record.run_folder import RunFolder
@@ -35,6 +36,13 @@ def test_a_run_has_its_pictures(overrides: list[str], more: set[str], config_in:
         assert rows == figures["rows"]
         assert (fills.sum(axis=1) == rows).all(), "every answer fills every slot once"
         assert mean_steps(fills, rows) == pytest.approx(np.array(figures["mean_step"]))
+    tested, first = answer_test(config.out, 10**6), answer_test(config.out, 7)
+    assert len(tested.rows) > config.eval.size, "several tickets, the last one padded"
+    assert tested.right.mean() == result["test"]["exact_match"], "the answers that the test counted"
+    assert tested.steps.mean(axis=0) == pytest.approx(np.array(result["test"]["mean_step"]))
+    for part in ("responses", "steps", "confidences"):
+        assert (getattr(tested.first(7).generation, part) == getattr(first.generation, part)).all()
+    assert first.notes.keys() == tested.notes.keys() and all(len(note) == 7 for note in first.notes.values())
     drawn = draw_pictures(config.out)
     assert {Path(path).stem for path in drawn} == {"order_map", "calibration", "steps", "curves"} | more
     assert {path.stem for path in (out / "pictures").iterdir()} == {Path(path).stem for path in drawn}
