@@ -20,7 +20,7 @@ from learner.losses import recor_loss, recor_statistics
 from recor_dist.core.config import Config
 from recor_dist.core.decoder_text import Parameter
 from recor_dist.core.device import set_up_torch
-from recor_dist.core.memory import check_memory
+from recor_dist.core.memory import Role, check_memory
 from recor_dist.core.messages import Rows, Shape, Ticket, TicketGradient
 from recor_dist.core.names import split_parameter
 from recor_dist.model.any_order import StreamReader, WholeReader, any_order_decoders
@@ -126,10 +126,10 @@ def build_model(config: Config, shape: Shape) -> Model:
     return lay_out(config, shape).move(config.device)
 
 
-def make_worker(config: Config, data: Dataset) -> Worker:
-    """Sets up torch and returns the worker that computes tickets in this process. Mistake if they do not fit here."""
+def make_worker(config: Config, data: Dataset, role: Role = "run") -> Worker:
+    """Sets up torch and returns the worker that computes tickets in this process. TooSmall if they do not fit here."""
     set_up_torch(config)
-    check_memory(config, data.shape)
+    check_memory(config, data.shape, role)
     method = METHODS[config.method.name]
     model, decoders = build_model(config, data.shape), method.decoders(config.method)
 
@@ -141,7 +141,7 @@ def make_worker(config: Config, data: Dataset) -> Worker:
 
 def make_compute(config: Config, data: Dataset, shards: Any) -> Compute:
     """What a learner needs to compute tickets itself. `shards`: files of the data, if its folder cannot be reached."""
-    worker = make_worker(config, data.read_from(shards) if shards else data)
+    worker = make_worker(config, data.read_from(shards) if shards else data, "learner")
 
     def compute(ticket: Ticket, weights: np.ndarray) -> TicketGradient:
         worker.load(ticket.version, weights)
@@ -164,5 +164,6 @@ def _for_training(config: Config, model: Model) -> Model:
 def make_learner(config: Config, shape: Shape, steps: int) -> Learner:
     """Sets up torch and returns the learner of a run with this many steps."""
     set_up_torch(config)
+    check_memory(config, shape, "learner")
     method, model = METHODS[config.method.name], _for_training(config, build_model(config, shape))
     return Learner(config, model, steps, method.loss, method.statistics(config.method))

@@ -74,7 +74,7 @@ def _before_work(member: Member, crew: Crew) -> str:
     if member.hello is None:
         return "waits for a place in the cluster"
     if member.name in crew.turned_away:
-        return "was turned away: its machine differs from the learner's"
+        return "was turned away: its machine differs from the learner's, or is too small"
     return "waits for the learner to start" if member.name in crew.waiting else "opens the data"
 
 

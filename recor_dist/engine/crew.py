@@ -2,7 +2,7 @@
 
 hired ──► hello ──┬──► begin ──► at work, which the pool keeps track of
                   ├──► waits for the learner's hello, and is compared with it
-                  └──► turned away: its machine would compute different bits
+                  └──► turned away: its machine would compute different bits, or has too little memory
 """
 
 import logging
@@ -123,7 +123,7 @@ class Crew:
     # --- hiring ------------------------------------------------------------------------------------------------------
 
     def start_actor(self) -> Handle:
-        make = partial(make_worker, self.config)
+        make = partial(make_worker, self.config, role="actor with gradients" if self.gradients else "actor")
         return RemoteActor.options(**actor_resources(self.config, self.gradients)).remote(
             partial(fingerprint, self.config), make
         )
@@ -205,6 +205,14 @@ class Crew:
             log.info("putting the shards into the object store for nodes that cannot reach %s", self.data.uri)
             self.shards = StoredShards.put(self.data)
         return self.shards
+
+    def too_small(self, name: str, why: Mistake, at_work: int) -> None:
+        """An actor's machine has too little memory. It is kept without tickets, as one that differs, unless there is no
+        other: then raises the reason."""
+        self.turned_away.add(name)
+        log.warning("%s is turned away: %s", self.members[name], why)
+        if not at_work and all(actor.name in self.turned_away for actor in self.actors()):
+            raise why
 
     def began(self, name: str, at_work: int) -> None:
         """An actor has opened the data; `at_work` actors now do, including this one."""
@@ -319,7 +327,7 @@ class Crew:
             f"{join}: no actor began in that time: each needs "
             f"{in_words(actor_resources(self.config, self.gradients))}, the cluster "
             f"has {cluster_in_words()}, and {len(self.turned_away)} actors were turned away because their machine "
-            "differs from the learner's; add nodes, or ask for less (actors.num_cpus, actors.num_gpus, "
+            "differs from the learner's or is too small; add nodes, or ask for less (actors.num_cpus, actors.num_gpus, "
             "learner.num_gpus; fractions are allowed)"
         )
 

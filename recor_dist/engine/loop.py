@@ -9,8 +9,8 @@
                                      Learner.update ──► v_{n+1} ──► validation, checkpoint
 
 A ticket is a pure function of (seed, n, group, weights), so it can be computed anywhere, twice, or again after a crash.
-`lag` is fixed, never "whatever was newest". A checkpoint holds v_{n-lag} .. v_n, AdamW's moments and n: to resume is to
-load it and continue.
+`lag` is fixed, never "whatever was newest". A checkpoint holds v_{n-lag} .. v_n, the optimizer's state and n: to resume
+is to load it and continue.
 
 An engine computes and reports what happened, as events. The loop turns events into the record: journal, checkpoints,
 result. MLflow gets its copy from another process that reads the journal; the loop never waits for it.

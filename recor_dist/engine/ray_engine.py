@@ -39,6 +39,7 @@ from learner.learner import LearnerState
 from recor_dist.core import ray_session
 from recor_dist.core.config import Config
 from recor_dist.core.files import split_name
+from recor_dist.core.memory import TooSmall
 from recor_dist.core.messages import EvalTicket, HandedOut, Led, Receipt, Ticket
 from recor_dist.core.ray_member import Fingerprint
 from recor_dist.core.setting import Mistake
@@ -365,6 +366,9 @@ class RayEngine:
 
     def _raised(self, call: Call, error: RayTaskError) -> None:
         """Our own code raised an exception, in a process that is still alive."""
+        if isinstance(error.cause, TooSmall) and call.method == "begin" and call.member != LEARNER:
+            self.crew.too_small(call.member, error.cause, len(self.pool.actors))
+            return
         if isinstance(error.cause, Mistake):
             raise error.cause from None
         if not isinstance(call, TicketCall):

@@ -229,6 +229,7 @@ def test_the_script_is_valid_and_asks_for_what_it_uses() -> None:
     (seconds,) = re.findall(r"RAY_JOB_STOP_WAIT_TIME_S=(\d+)", text)
     assert options["signal"] == f"B:TERM@{seconds}"
     assert {"exclusive", "requeue", "no-kill"} <= options.keys()
+    assert options["dependency"] == "singleton" and options["job-name"]
     assert not re.search(r"[0-9a-f]{64}", text) and "0.0.0.0" not in text
 
 

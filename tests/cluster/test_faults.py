@@ -31,6 +31,7 @@ from data.tasks import task_of
 from learner.learner import initial_state
 from recor_dist.core.config import Config
 from recor_dist.core.device import fingerprint
+from recor_dist.core.memory import TooSmall
 from recor_dist.core.messages import Rows, Ticket
 from recor_dist.core.setting import Mistake
 from recor_dist.engine import crew
@@ -168,6 +169,33 @@ def test_an_actor_on_a_different_kind_of_machine_is_turned_away(
         caplog.text,
     )
     assert result["reproducible"] is True
+    assert {r["engine/actors_alive"] for r in records(tmp_path / "out") if "loss/lm" in r} == {1}
+
+
+@pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("small", [1, 2])
+def test_an_actor_whose_machine_is_too_small_is_turned_away_and_ends_the_run_only_if_all_are(
+    small: int, config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first `small` of two actors pretend that their machine has no memory."""
+    start, names = Crew.start_actor, count(1)
+
+    def begin(_: Any) -> Any:
+        raise TooSmall("eval.size=9: needs at least 2.0 GB of memory, and this machine has 1.0; lower it")
+
+    def mixed(crew: Crew) -> Handle:
+        if next(names) > small:
+            return start(crew)
+        return RemoteActor.options(num_cpus=1).remote(partial(fingerprint, crew.config), begin)
+
+    monkeypatch.setattr(Crew, "start_actor", mixed)
+    config = config_in(*RAY, "actors.count=2")
+    if small == 2:
+        with pytest.raises(TooSmall, match=r"^eval\.size=9: needs at least"):
+            train(config)
+        return
+    train(config)
+    assert re.search(r"actor 1 \(pid \d+ on .*\) is turned away: eval\.size=9: needs at least 2\.0 GB", caplog.text)
     assert {r["engine/actors_alive"] for r in records(tmp_path / "out") if "loss/lm" in r} == {1}
 
 

@@ -27,6 +27,25 @@ def test_an_absurd_size_is_refused(overrides: list[str], key: str) -> None:
         check_memory(config, Shape(4, 4, 5))
 
 
+def test_a_process_counts_only_what_it_holds_itself() -> None:
+    config, shape = compose(["scale=smoke", "device=cpu", "precision=float32"]), Shape(4, 4, 5)
+    run, actor = needs(config, shape), needs(config, shape, "actor")
+    weights, (answers,) = next(iter(run)), (key for key in run if key.startswith("eval.size="))
+    assert actor == {weights: run[weights] // 4, answers: run[answers]}, "no gradient, no optimizer"
+    assert needs(config, shape, "actor with gradients")[weights] == run[weights] // 2
+    learner = needs(config, shape, "learner")
+    assert learner.keys() < run.keys() and all(learner[key] == run[key] for key in learner)
+    assert learner[weights] and answers not in learner
+
+
+def test_masked_diffusion_needs_no_cache_to_answer() -> None:
+    shape, key = Shape(4, 4, 5), "eval.size=999999999999"
+    recor, mdm = (
+        compose(["scale=smoke", "device=cpu", "precision=float32", f"method={name}", key]) for name in ("recor", "mdm")
+    )
+    assert needs(recor, shape)[key] == 2 * recor.model.layers * needs(mdm, shape)[key] > 0
+
+
 MEASURE = """
 import sys
 from pathlib import Path
