@@ -10,6 +10,7 @@ chain starts and ends within its ticket, which therefore stays a pure function o
 import numpy as np
 import torch
 
+from recor_dist.core.device import to_device
 from recor_dist.core.messages import MaskedBatch, Rows
 from recor_dist.core.method_settings import STAGES, MdmConfig
 from recor_dist.model.denoising import log_probability
@@ -51,9 +52,9 @@ def mask_progressively(
     """A chain of J = STAGES states per row, each with something masked: J R states, those of stage 0 first. At each
     stage a pass finds the masked slots with the highest top probability, and their true tokens are revealed."""
     device = model.flat.device
-    prompts = torch.as_tensor(rows.prompts.astype(np.int64), device=device)
-    responses = torch.as_tensor(rows.responses.astype(np.int64), device=device)
-    revealed = torch.as_tensor(revealed_slots(random, *rows.responses.shape), device=device)
+    prompts = to_device(rows.prompts.astype(np.int64), device)
+    responses = to_device(rows.responses.astype(np.int64), device)
+    revealed = to_device(revealed_slots(random, *rows.responses.shape), device)
     masked, states = torch.ones_like(responses, dtype=torch.bool), []
     for new in revealed.diff(dim=0, prepend=torch.zeros_like(revealed[:1])):  # (R,)
         certainty = log_probability(model.denoise(prompts, responses, masked).float())  # (R, M)

@@ -41,6 +41,7 @@ EVERY = [
     ["method=recor", "method.order_queries=2", "method.gamma=0.9", "method.exploration=entropy"],
     ["method=recor", "method.algorithm=ppo", "method.reward=dense", "method.random_contexts=0.5"],
     ["method=recor", "model.positions=coordinates", "model.loops=2", "learner.optimizer=muon"],
+    ["method=mdm", "method.steps=3", "method.masking=progressive"],
     ["method=mdm", "method.steps=3", "method.suffix=true", "method.reweight_tokens=true"],
 ]
 RUNS = [(EVERY[0], "float32"), *((overrides, "bfloat16") for overrides in EVERY)]  # bfloat16 has float32 in it
