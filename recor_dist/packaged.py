@@ -35,7 +35,7 @@ from recor_dist.answers.pyfunc import PackagedModel
 from recor_dist.answers.solver import Solver, load_solver
 from recor_dist.core.files import exists, join, open_folder
 from recor_dist.core.setting import Mistake, setting
-from recor_dist.record.run_folder import ABOUT, MODEL, PACKAGED, WEIGHTS
+from recor_dist.record.run_folder import ABOUT, MODEL, PACKAGED, WEIGHTS, RunFolder
 
 REQUIREMENTS = ("mlflow", "torch", "numpy", "safetensors")
 LOADER = "def _load_pyfunc(path):  # MLflow calls this\n    return PackagedModel(load(path))\n"
@@ -130,6 +130,8 @@ if __name__ == "__main__":
     def main(config: PackageConfig) -> None:
         folder = config.folder or join(config.out, MODEL)
         save_model(config.out, folder)
+        if not config.folder:
+            RunFolder.open(config.out).note_artifact(MODEL)
         print(f"saved in {folder}")
 
     plain_command(PackageConfig, main, USAGE)

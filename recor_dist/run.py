@@ -15,7 +15,7 @@ from recor_dist.core.files import is_relative
 from recor_dist.core.progress import set_up_logging
 from recor_dist.record.delivery import prepare_mlflow
 from recor_dist.record.identity import scale_of_run
-from recor_dist.record.run_folder import MODEL, RunFolder
+from recor_dist.record.run_folder import MODEL, PICTURES, PROFILE, REPLAY, RunFolder
 from recor_dist.record.sending import Tracker
 from recor_dist.record.sweep import Sweep, end_sweep, sweep_of_this_job
 
@@ -48,7 +48,7 @@ def main(config: Config) -> None:
             result = train(config, follow)
             assert config.out is not None  # train has set it
             show(result, config.out)
-            if config.track.enabled and not RunFolder.open(config.out).has_model():
+            if config.track.enabled:
                 make_artifacts(config.out)
         except Stopped as stopped:
             log.info("%s; the same command resumes from there", stopped)
@@ -58,17 +58,30 @@ def main(config: Config) -> None:
 
 
 def make_artifacts(out: str) -> None:
-    """Makes the pictures, the replay page and the MLflow model of a finished run, which the tracker then sends."""
+    """Makes the pictures, the replay page and the MLflow model of a finished run, which the tracker then sends; if it
+    has them, only what is damaged or missing."""
+    folder = RunFolder.open(out)
+    unsound = folder.unsound_artifacts()
+    if PROFILE in unsound:
+        log.warning("%s cannot be made again: it shows steps that are over", folder.place(PROFILE))
+    if not unsound - {PROFILE}:
+        return
     # Imported here, because it takes seconds, and training should start at once.
     prepare_mlflow()
     from recor_dist.answers.replay_page import write_replay
     from recor_dist.figures.run_pictures import draw_pictures
     from recor_dist.packaged import save_model
 
+    def package() -> None:
+        folder.clear_model()
+        save_model(out, folder.place(MODEL))
+        folder.note_artifact(MODEL)
+
     log.info("making pictures, the replay page and the MLflow model in %s", out)
-    for make in (draw_pictures, write_replay, lambda out: save_model(out, RunFolder.open(out).place(MODEL))):
+    makers = {PICTURES: lambda: draw_pictures(out), REPLAY: lambda: write_replay(out), MODEL: package}
+    for make in (make for name, make in makers.items() if name in unsound):
         try:
-            make(out)
+            make()
         except Exception:  # the result is saved, with or without its pictures
             log.warning("the run is finished, but not all of these could be made", exc_info=True)
 

@@ -55,6 +55,8 @@ def write_replay(
     place = file or join(outs[0], REPLAY)
     parent, name = split_name(place)
     write_atomically(open_folder(parent, create=True), name, page.encode())
+    if place == join(outs[0], REPLAY):
+        RunFolder.open(outs[0]).note_artifact(REPLAY)
     return place
 
 

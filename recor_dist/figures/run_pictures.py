@@ -29,7 +29,7 @@ from recor_dist.figures.order_map import draw_orders
 from recor_dist.figures.style import to_bytes
 from recor_dist.methods import headline_decoder
 from recor_dist.record.journal import read_metrics
-from recor_dist.record.run_folder import RunFolder
+from recor_dist.record.run_folder import PICTURES, RunFolder
 from recor_dist.record.runs import deduplicate, read_run
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,10 @@ def draw_pictures(out: str) -> list[str]:
         **_answers(title, out),
         "curves": _curves(title, config, folder),
     }
-    return [folder.write_picture(name, to_bytes(figure, "png")) for name, figure in figures.items() if figure]
+    drawn = {name: to_bytes(figure, "png") for name, figure in figures.items() if figure}
+    places = [folder.write_picture(name, content) for name, content in drawn.items()]
+    folder.note_artifact(PICTURES, [f"{PICTURES}/{name}.png" for name in drawn])
+    return places
 
 
 def title_of_run(config: Config) -> str:

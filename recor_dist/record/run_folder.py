@@ -11,6 +11,7 @@
     pictures/          PNGs of the finished run
     replay.html        the page that replays its test answers
     model/             the MLflow model
+    artifacts.json     the SHA-256 of every file of these three, and of the profile
     tensorboard/       the journal as event files, with track.tensorboard=true
     wandb/             the journal as an offline run of Weights & Biases, with track.wandb=true
     track.json         how much of this was delivered to MLflow
@@ -19,10 +20,11 @@
 The folder of a sweep has sweep.json instead of run.json, and a journal and pictures like a run.
 """
 
+import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +57,7 @@ COMMIT, WEIGHTS, STATE = "checkpoint.json", "model.safetensors", "state.safetens
 PICTURES = "pictures"
 REPLAY = "replay.html"
 MODEL = "model"
+CHECKSUMS = "artifacts.json"
 PACKAGED = "data/solver"  # in an MLflow model, the folder of what we put into it
 ABOUT = "about.json"  # in there, what the model is; its weights have the name that they have in a checkpoint
 EXPORTED = "config.json"  # what an exported model is, next to its weights of that name
@@ -179,6 +182,46 @@ class RunFolder:
         """True if the run was packaged as an MLflow model."""
         return exists(self.files, f"{MODEL}/MLmodel")
 
+    def note_artifact(self, name: str, files: Iterable[str] | None = None) -> None:
+        """Notes the checksums of an artifact that was just made: of these files, or of the file or folder itself."""
+        sums = {file: self._checksum(file) for file in files or self._files_of(name)}
+        self.write_sealed(CHECKSUMS, {**self._noted(), name: sums})
+
+    def unsound_artifacts(self) -> set[str]:
+        """Which of pictures, replay page, model and profile are damaged or missing, which is logged. Earlier versions
+        noted no checksums: there, a model stands for all."""
+        made = {PICTURES, REPLAY, MODEL}
+        if not exists(self.files, CHECKSUMS):
+            return set() if self.has_model() else made
+        noted, damaged = self._noted(), set()
+        for name, sums in noted.items():
+            if wrong := [file for file, checksum in sums.items() if self._checksum(file) != checksum]:
+                log.warning("%s/%s is damaged or missing", self.path, wrong[0])
+                damaged.add(name)
+        return (made - noted.keys()) | damaged
+
+    def _noted(self) -> dict[str, dict[str, str]]:
+        """Artifact -> file -> checksum."""
+        content = self._read_if_whole(CHECKSUMS) or {}
+        return {name: sums for name, sums in content.items() if isinstance(sums, dict)}
+
+    def _files_of(self, name: str) -> list[str]:
+        if self.files.get_file_info(name).type == fs.FileType.File:
+            return [name]
+        inside = self.files.get_file_info(fs.FileSelector(name, recursive=True, allow_not_found=True))
+        return sorted(part.path for part in inside if part.type == fs.FileType.File)
+
+    def _checksum(self, file: str) -> str:
+        try:
+            return hashlib.sha256(read_bytes(self.files, file)).hexdigest()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return ""
+
+    def clear_model(self) -> None:
+        """Removes what is left of the model, so that another one can be made."""
+        if exists(self.files, MODEL):
+            self.files.delete_dir(MODEL)
+
     def write_picture(self, name: str, content: bytes) -> str:
         """Writes a PNG; returns its URI."""
         self.files.create_dir(PICTURES)
@@ -224,6 +267,7 @@ class RunFolder:
     def write_profile(self, content: bytes) -> str:
         """Writes a profile; returns its URI."""
         write_atomically(self.files, PROFILE, content)
+        self.note_artifact(PROFILE)
         return self.place(PROFILE)
 
     # delivering it
@@ -243,12 +287,7 @@ class RunFolder:
     def artifacts(self) -> Iterator[str]:
         """The names of all files that MLflow gets."""
         for name in ARTIFACTS:
-            info = self.files.get_file_info(name)
-            if info.type == fs.FileType.File:
-                yield name
-            elif info.type == fs.FileType.Directory:
-                inside = self.files.get_file_info(fs.FileSelector(name, recursive=True))
-                yield from sorted(part.path for part in inside if part.type == fs.FileType.File)
+            yield from self._files_of(name)
 
     # one process at a time
 

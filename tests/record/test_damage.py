@@ -14,7 +14,10 @@ import pytest
 from recor_dist.core.compose import compose
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
+from recor_dist.record.evaluations import add_evaluation, read_evaluations
+from recor_dist.record.run_folder import RunFolder
 from recor_dist.record.sealed import open_file, seal_file
+from recor_dist.run import make_artifacts
 from tests.conftest import decided, edit
 from tests.engine.test_loop import run_until_killed
 
@@ -186,6 +189,62 @@ def test_an_edited_description_is_refused(
     edit(file, **change)  # as in a run of an earlier version, without checksum
     with pytest.raises(Mistake, match=message):
         again()
+
+
+def test_damaged_artifacts_are_reported_and_made_again(
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, chance = tmp_path / "out", random.Random(0)
+    shutil.copytree(runs / "finished", out)
+    folder = RunFolder.open(str(out))
+    folder.write_profile(b"a trace")
+    assert folder.unsound_artifacts() == {"pictures", "replay.html", "model"}, "as there are none yet"
+    make_artifacts(str(out))
+    assert folder.unsound_artifacts() == set()
+    weights, page = out / "model/data/solver/model.safetensors", out / "replay.html"
+    before = {path: path.read_bytes() for path in (weights, page)}
+    for file in files_of(out):
+        if file.startswith(("model/", "pictures/")) or file in ("replay.html", "profile.json.gz"):
+            content = (out / file).read_bytes()
+            (out / file).write_bytes(flip(content, chance.randrange(len(content)), chance))
+            assert folder.unsound_artifacts() == {file.split("/")[0]}
+            assert f"{file} is damaged or missing" in caplog.text
+            (out / file).write_bytes(content)
+    for path in (weights, page):
+        path.write_bytes(cut(before[path], 100, chance))
+    (out / "model/MLmodel").unlink()
+    (out / "pictures/curves.png").unlink()
+    make_artifacts(str(out))
+    assert {path: path.read_bytes() for path in before} == before
+    assert (out / "model/MLmodel").exists() and (out / "pictures/curves.png").exists()
+    (out / "profile.json.gz").write_bytes(b"another")
+    made_at = page.stat().st_mtime_ns
+    make_artifacts(str(out))
+    assert "profile.json.gz cannot be made again" in caplog.text and page.stat().st_mtime_ns == made_at
+    for content in (b"{}", b'{"step": 3}', b"[", b'{"model": {}}'):
+        (out / "artifacts.json").write_bytes(content)
+        assert {"pictures", "replay.html"} <= folder.unsound_artifacts()
+
+
+def test_damage_to_what_was_delivered_or_measured_later_is_reported(
+    runs: Path, tmp_path: Path, again: Callable[[], dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(runs / "finished", out)
+    folder = RunFolder.open(str(out))
+    folder.write_delivered({"key": "a key", "stores": {}})
+    line = {"decoder": "recor", "rows_sha256": "0", "weights_sha256": "1", "name": "test", "exact_match": 0.25}
+    for decoder in ("recor", "another"):
+        add_evaluation(folder, {**line, "decoder": decoder})
+    for file, old, new in (("track.json", b"a key", b"b key"), ("evaluations.jsonl", b"0.25", b"0.75")):
+        (out / file).write_bytes((out / file).read_bytes().replace(old, new, 1))
+    assert folder.read_delivered() is None
+    assert [one["decoder"] for one in read_evaluations(folder)] == ["another"]
+    assert "track.json is damaged" in caplog.text
+    assert "evaluations.jsonl: line 1 is damaged and skipped" in caplog.text
+    add_evaluation(folder, line)  # measured again
+    assert [one["decoder"] for one in read_evaluations(folder)] == ["another", "recor"]
+    assert again() == open_file((out / "result.json").read_bytes()), "the result is not touched"
 
 
 @pytest.mark.slow  # some 500 runs
