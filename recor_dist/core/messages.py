@@ -252,9 +252,9 @@ class Generation:
 
     def first(self, rows: int) -> "Generation":
         """The first answers."""
-        parts = (self.responses, self.steps, self.confidences)
         passes, flops = (None if x is None else x[:rows] for x in (self.passes, self.flops))
-        return Generation(*(part[:rows] for part in parts), self.last_step, passes, flops)
+        responses, steps, confidences = (x[:rows] for x in (self.responses, self.steps, self.confidences))
+        return Generation(responses, steps, confidences, self.last_step, passes, flops)
 
     @staticmethod
     def concatenate(parts: "Sequence[Generation]") -> "Generation":
@@ -264,9 +264,9 @@ class Generation:
             arrays = [getattr(part, name) for part in parts]
             return None if arrays[0] is None else np.concatenate(arrays)
 
-        names = ("responses", "steps", "confidences")
+        responses, steps, confidences = map(joined, ("responses", "steps", "confidences"))
         last = max(part.last_step for part in parts)
-        return Generation(*map(joined, names), last, joined("passes"), joined("flops"))
+        return Generation(responses, steps, confidences, last, joined("passes"), joined("flops"))
 
     @property
     def last_steps(self) -> np.ndarray:
