@@ -4,7 +4,8 @@
 # Submit from a folder that all nodes share and that has .venv: runs, shards, MLflow's database and this job's log go there.
 # The same line again resumes the run; a job that reaches its time limit saves a checkpoint and queues itself again.
 # Lines that you are likely to change are marked CHANGE; see docs/cluster.md.
-#SBATCH --job-name=recor_dist
+#SBATCH --job-name=recor_dist  # CHANGE: one name per `out`, or sbatch --job-name=NAME
+#SBATCH --dependency=singleton  # waits for your jobs of the same name, as two jobs must not train one `out` at once
 #SBATCH --nodes=3              # CHANGE: the first has the learner; actors are on all of them
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=16     # CHANGE

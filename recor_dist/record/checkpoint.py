@@ -1,7 +1,7 @@
 """Checkpoints: what a resumed run needs, committed such that a kill at any byte leaves a loadable one.
 
     checkpoints/step-00000500/model.safetensors    v_500 by parameter name: any program can load it
-    checkpoints/step-00000500/state.safetensors    AdamW's moments, and v_{500-lag} .. v_499, as flat buffers
+    checkpoints/step-00000500/state.safetensors    the optimizer's state, and v_{500-lag} .. v_499, as flat buffers
     checkpoints/step-00000500/checkpoint.json      the commit: written last, with the checksums of the others
 
 A folder without checkpoint.json does not count. If the files do not match it, or if the journal lacks lines from before
