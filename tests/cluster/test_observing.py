@@ -66,12 +66,12 @@ def test_a_profile_shows_driver_learner_and_an_actor_and_changes_no_bit(
 def test_an_actor_that_hangs_when_a_profile_begins_costs_the_profile_and_no_other_process(
     config_in: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = train(config_in(f"out={tmp_path}/whole", "epochs=4"))
+    whole = train(config_in(f"out={tmp_path}/whole", "epochs=4", "lag=2"))
     begin = Profiling.begin
     hanging: list[str] = []
 
     def begin_late(self: Profiling, actor: str, step: int) -> None:
-        """After all deadlines, with an actor that does not answer."""
+        """After all deadlines, with an actor that does not answer. With a lag, others have tickets then."""
         assert self.patience == 1.5, "a quarter of the deadline"
         hello = self.crew.member(actor).hello
         assert hello is not None
@@ -82,7 +82,7 @@ def test_an_actor_that_hangs_when_a_profile_begins_costs_the_profile_and_no_othe
 
     monkeypatch.setattr(Profiling, "begin", begin_late)
     wait_for_actors(monkeypatch, 2)
-    settings = ["actors.count=2", "actors.gradients=false", "deadline.answer=6", "profile=true"]
+    settings = ["lag=2", "actors.count=2", "actors.gradients=false", "deadline.answer=6", "profile=true"]
     result = train(config_in(*RAY, *settings))
     assert result["weights_sha256"] == whole["weights_sha256"]
     assert "no profile: no answer in 1.5 s" in caplog.messages
