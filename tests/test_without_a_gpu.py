@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import actors.worker
 import learner.gradients
 import recor_dist.methods
-import recor_dist.model.evaluation
+import recor_dist.model.answering
 from actors.worker import Worker
 from data.prepare import open_data
 from data.tasks import task_of
@@ -151,7 +151,7 @@ def configure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
         emulated = config.device == "meta" and config.precision == "bfloat16"
         return Autocast() if emulated else device.autocast(config)
 
-    for caller in (actors.worker, learner.gradients, recor_dist.model.evaluation):
+    for caller in (actors.worker, learner.gradients, recor_dist.model.answering):
         monkeypatch.setattr(caller, "autocast", autocast)
     monkeypatch.setattr(recor_dist.methods, "build_model", build)
     module = sys.modules[torch.optim.Optimizer.__module__]

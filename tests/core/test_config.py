@@ -263,9 +263,9 @@ def test_identity_omits_placement_and_nothing_else(of_task: list[str]) -> None:
     everything = set(flatten(configs[0]))
     identity = {key for config in configs for key in flatten(config, identity_only=True)}
     assert everything - identity == {
-        "scale", "engine", "out", "init", "resume", "allow_mixed", "data.dir", "data.source", "data.jobs", "eval.every",
-        "checkpoint.every", "checkpoint.keep", "actors.count", "actors.gradients", "actors.num_cpus", "actors.num_gpus",
-        "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
+        "scale", "engine", "out", "init", "resume", "profile", "allow_mixed", "data.dir", "data.source", "data.jobs",
+        "eval.every", "checkpoint.every", "checkpoint.keep", "actors.count", "actors.gradients", "actors.num_cpus",
+        "actors.num_gpus", "learner.num_cpus", "learner.num_gpus", "deadline.answer", "deadline.join", "deadline.stop",
         "track.enabled", "track.experiment", "track.register", "track.wait", "track.tensorboard", "track.wandb",
     }  # fmt: skip
 
