@@ -63,6 +63,7 @@ class Planned:
     part: str
     command: str  # its settings
     minutes: float  # expected
+    decoders: str = ""  # that score it after its own test
 
     @property
     def name(self) -> str:
@@ -78,7 +79,7 @@ def planned_runs(parts: tuple[str, ...]) -> list[Planned]:
         if part not in known:
             raise Mistake(f"part={part}: no such part; allowed: {', '.join(known)}{nearest(part, known)}")
     return [
-        Planned(str(part), f"{about['settings']} {settings} seed={seed}", minutes)
+        Planned(str(part), f"{about['settings']} {settings} seed={seed}", minutes, about.get("decoders", ""))
         for part, about in table.items()
         if part in (parts or table)
         for seed in about["seeds"]
@@ -114,12 +115,9 @@ class Work:
         out.mkdir(parents=True, exist_ok=True)
         began, finished = time.monotonic(), RunFolder.open(str(out)).has_result()
         fixed = ["engine=local", "track.enabled=false", f"data.dir={self.folder / 'shards'}", f"out={out}"]
-        with open(f"{out}.log", "a") as output:
-            command = [sys.executable, "-m", "recor_dist.run", *run.command.split(), *fixed]
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-            self.training.add(process)
-            code = process.wait()
-            self.training.remove(process)
+        code = self._call("run", [*run.command.split(), *fixed], f"{out}.log")
+        if not code and run.decoders:
+            code = self._call("evaluate", [f"out={out}", f"decoders={run.decoders}"], f"{out}.log")
         with self.lock:
             self.left.remove(run)
             if not finished:
@@ -132,6 +130,15 @@ class Work:
             file = self.results / f"{run.part}{ENDING}"
             before = next((r for r in published_runs(file) if r.place == run.command), None)
             log.info("%s; %s", _told(publish(str(out), file, run.command), before), self._progress())
+
+    def _call(self, command: str, settings: list[str], output: str) -> int:
+        with open(output, "a") as file:
+            arguments = [sys.executable, "-m", f"recor_dist.{command}", *settings]
+            process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT)
+            self.training.add(process)
+            code = process.wait()
+            self.training.remove(process)
+        return code
 
     def _progress(self) -> str:
         pace = self.taken / self.expected if self.expected else 1.0

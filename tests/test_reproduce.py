@@ -34,7 +34,10 @@ def test_runs_are_trained_published_and_written_to_the_page_and_repeated_runs_ar
 ) -> None:
     caplog.set_level(logging.INFO)
     settings = "task=arg scale=smoke task.train_rows=500 task.test_rows=50 epochs=2 eval.every=0"
-    planned = [Planned("arg", f"{settings} method={method} seed=0", 0.1) for method in ("clm", "recor")]
+    planned = [
+        Planned("arg", f"{settings} method=clm seed=0", 0.1),
+        Planned("arg", f"{settings} method=recor seed=0", 0.1, decoders="confidence,threshold:0.5"),
+    ]
     results = tmp_path / "docs" / "results"
 
     work = Work(planned, tmp_path / "runs", results, jobs=2)
@@ -42,6 +45,8 @@ def test_runs_are_trained_published_and_written_to_the_page_and_repeated_runs_ar
     assert not work.failed
     published = {run.place: run for run in read_published(results / "arg.jsonl")}
     assert list(published) == [run.command for run in planned]
+    assert not published[planned[0].command].further
+    assert published[planned[1].command].further.keys() == {"recor_confidence", "recor_threshold_tau0.5"}
     assert "2 of 2 runs, 0:00 left" in caplog.text
 
     (results / "notes.md").write_text("What agrees.\n")
