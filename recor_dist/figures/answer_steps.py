@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from actors.rewards import q_values, sparse_reward
 from actors.rollout import rollout
@@ -132,6 +133,7 @@ def draw_steps(title: str, answered: Answered) -> Figure:
         _draw_pair(panels[3], "regret of its choice", "reward", policy.regret, policy.uniform_regret)
     for axes in panels:
         axes.set(xlabel="step", xlim=(0.4, answered.generation.last_step + 0.6))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize=9)
     about = f"{len(answered.rows)} test rows. Errors and confidence are those of the model's own answers."
     if policy:
