@@ -65,8 +65,9 @@ def import_files(config: ImportConfig) -> tuple[Dataset, list[str]]:
     file = Path(config.file)
     row = TASKS[config.task]
     assert row.read_file and row.vocabulary
-    how = config.task_prompt_length, config.task_tokens
-    read = [row.read_file(Path(path), *how) for path in (config.file, config.test) if path]
+    settings = {"prompt_length": config.task_prompt_length, "tokens": config.task_tokens}
+    task = row.schema(**{key: value for key, value in settings.items() if hasattr(row.schema, key)})
+    read = [row.read_file(task, Path(path)) for path in (config.file, config.test) if path]
     if len({part.rows.prompts.shape[1] for part in read}) > 1:
         raise Mistake(f"{config.test}: its puzzles differ in size from those of {file}")
     chosen = _hold_out(read, config.task_val_rows, file)

@@ -176,7 +176,7 @@ def coordinates(task: SudokuConfig, N: int, M: int) -> dict[str, np.ndarray]:
     return {name: np.tile(values, 2) for name, values in cells.items()}
 
 
-def read_file(path: Path, _: int, __: str) -> Imported:
+def read_file(_: SudokuConfig, path: Path) -> Imported:
     """Puzzles from a .npy file of Shah et al., or from a text file with one puzzle per line."""
     from data import sudoku_files  # here, because it builds on this module
 

@@ -51,8 +51,7 @@ class TaskType:
     # Instead of `sample`, if prompts alone do not separate the splits: task, split, random, count -> Rows.
     shard: Callable[[Any, str, np.random.Generator, int], Rows] | None = None
     read_source: Callable[[Any, str], Any] | None = None  # task, data.source -> custom.Source
-    # `data.import_public` calls it: file, longest prompt, format of the tokens if the task has several -> Imported
-    read_file: Callable[[Path, int, str], Imported] | None = None
+    read_file: Callable[[Any, Path], Imported] | None = None  # reads puzzles as they are published
     size_settings: str = ""  # the settings that must fit an imported data set
     order: str | None = None  # the known order: "reversed", "recorded" in the shards, or None
     slow: bool = False  # True if a shard takes so long that several processes should make them

@@ -253,11 +253,10 @@ def check_prompt(task: ZebraConfig, tokens: list[str]) -> None:
         )
 
 
-def read_file(path: Path, prompt_length: int, tokens: str) -> Imported:
-    """Puzzles from a pickle of Shah et al. whose clues have at most `prompt_length` tokens in the format `tokens`."""
+def read_file(task: ZebraConfig, path: Path) -> Imported:
+    """Puzzles from a pickle of Shah et al., none with more houses, attributes or clues than the task has."""
     from data import zebra_files  # here, because it builds on this module
 
-    task = ZebraConfig(prompt_length=prompt_length, tokens=tokens)
     task.check()
     return zebra_files.read(path, task)
 

@@ -16,7 +16,7 @@ from data.splits import Classes
 from data.task_type import Imported
 from data.zebra import ZebraConfig
 from data.zebra_clues import FORMATS, PADDING, TOKENS, Clue, as_array
-from data.zebra_rules import LARGEST, MOST_CLUES, holds
+from data.zebra_rules import MOST_CLUES, holds
 from recor_dist.core.progress import progress_bar
 from recor_dist.core.setting import Mistake
 
@@ -24,9 +24,9 @@ AT_A_TIME = 10_000  # rows whose clues are in memory at once: they take more mem
 
 
 def read(path: Path, task: ZebraConfig) -> Imported:
-    """Puzzles of a pickle, padded to 7 x 6 tables, with their clues in the tokens of `task`."""
+    """Puzzles of a pickle, padded to the tables of `task`, with their clues in its tokens."""
     items = _load(path)
-    N, M = task.prompt_length, (LARGEST + 1) * LARGEST
+    N, M, columns = task.prompt_length, task.slots(), task.range_of("houses")[1]
     prompts = np.empty((len(items), N), dtype=np.uint8)
     responses = np.full((len(items), M), PADDING, dtype=np.uint8)
     orders = np.empty((len(items), M), dtype=np.int16)
@@ -41,7 +41,7 @@ def read(path: Path, task: ZebraConfig) -> Imported:
                     table, order, parsed = _check_item(item, task)
                 except ValueError as error:
                     raise Mistake(f"{path}: row {i + 1} {error}") from None
-                responses[i].reshape(LARGEST + 1, LARGEST)[: table.shape[0], : table.shape[1]] = table
+                responses[i].reshape(-1, columns)[: table.shape[0], : table.shape[1]] = table
                 solved = set(order)
                 orders[i] = [*(slot for slot in range(M) if slot not in solved), *order]
                 sizes[:, i] = table.shape[1], table.shape[0] - 1
@@ -70,9 +70,9 @@ def _check_item(item: Any, task: ZebraConfig) -> tuple[np.ndarray, list[int], li
     """The table, the slots in the solver's order, the clues. Raises ValueError."""
     if not isinstance(item, list | tuple) or len(item) < 2:
         raise ValueError("is not a list of tokens, table and order")
-    words, table = _check_tokens(plain(item[0])), _check_table(plain(item[1]))
+    words, table = _check_tokens(plain(item[0])), _check_table(plain(item[1]), task)
     end = words.index("ANSWER")
-    order = _check_answer(words[end + 1 :], table)
+    order = _check_answer(words[end + 1 :], table, task.range_of("houses")[1])
     clues = FORMATS["public"].parse(words[:end])
     _check_clues(clues, table)
     length = sum(int(FORMATS[task.tokens].sizes[kind]) for kind, _ in clues)
@@ -92,20 +92,21 @@ def _check_tokens(tokens: Any) -> list[str]:
     return words
 
 
-def _check_table(rows: Any) -> np.ndarray:
+def _check_table(rows: Any, task: ZebraConfig) -> np.ndarray:
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
         raise ValueError("has no table")
     m, n = len(rows) - 1, len(rows[0]) if rows else 0
-    if not (3 <= m <= LARGEST and 3 <= n <= LARGEST):
-        raise ValueError(f"has a table of {m} attributes and {n} houses; allowed: 3 to {LARGEST}")
+    most = task.range_of("attributes")[1], task.range_of("houses")[1]
+    if not (3 <= m <= most[0] and 3 <= n <= most[1]):
+        raise ValueError(f"has a table of {m} attributes and {n} houses; allowed: 3 to {most[0]} and 3 to {most[1]}")
     whole = all(type(value) is int for row in rows for value in row)
     if not whole or rows[0] != list(range(n)) or any(sorted(row) != list(range(n)) for row in rows):
         raise ValueError(f"has a table whose rows do not hold 0 to {n - 1} once each, the house numbers first")
     return np.array(rows)
 
 
-def _check_answer(words: list[str], table: np.ndarray) -> list[int]:
-    """The slots of the answer, in the order in which they were solved."""
+def _check_answer(words: list[str], table: np.ndarray, columns: int) -> list[int]:
+    """The slots of the answer, in the order in which they were solved; `columns`: of the padded table."""
     m, n = len(table) - 1, table.shape[1]
     if len(words) != 3 * m * n or not all(word.isdecimal() for word in words):
         raise ValueError(f"does not list {m * n} triples of attribute, house and value after ANSWER")
@@ -113,7 +114,7 @@ def _check_answer(words: list[str], table: np.ndarray) -> list[int]:
     for attribute, house, value in zip(*(map(int, words[start::3]) for start in range(3)), strict=True):
         if attribute >= m or house >= n or table[attribute + 1][house] != value:
             raise ValueError(f"answers {attribute} {house} {value}, which contradicts its table")
-        order.append((attribute + 1) * LARGEST + house)
+        order.append((attribute + 1) * columns + house)
     if len(set(order)) != m * n:
         raise ValueError("answers a cell twice")
     return order

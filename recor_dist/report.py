@@ -14,10 +14,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from recor_dist.core.command import plain_command
+from recor_dist.core.names import name_of
 from recor_dist.core.progress import set_up_logging
 from recor_dist.core.setting import Mistake, setting
 from recor_dist.figures.ablations import ABLATIONS, draw_series, find_series
-from recor_dist.figures.agreement import agreement_tables, answer_runs
+from recor_dist.figures.agreement import agreement_tables, answer_runs, training_table
+from recor_dist.figures.answer_steps import draw_steps
 from recor_dist.figures.compute import costs, draw_costs
 from recor_dist.figures.curves import draw_training, training_lines
 from recor_dist.figures.difficulty import difficulty_tables
@@ -65,6 +67,13 @@ ABOUT_AGREEMENT = """\
 How much orders agree, answer by answer. Kendall's tau is 1 for the same order and -1 for the reverse; Spearman's
 footrule is 0 for the same order and 1 for the reverse. Unrelated orders have a tau of 0 and a footrule of about 2/3 on
 average. Only runs whose weights and rows are at hand are compared.
+"""
+
+
+ABOUT_STEPS = """\
+Where the first wrong token of an answer falls, and how certain the model is at each step next to how often it is
+right. For ReCOR also the entropy of its policy and the regret of its choice: the reward of the best slot minus that of
+the chosen one.
 """
 
 
@@ -120,11 +129,17 @@ def _write_orders(report: Report, groups: Sequence[Group]) -> None:
         runs = [g.runs[0] for g in with_defaults(groups, condition)]
         for name, figure in draw_orders_of_runs(title, runs).items():
             report.figure(f"{name} {title}", f"{name.replace('_', ' ').capitalize()}, {title}", figure)
-        answered = answer_runs(runs)
-        if lines := agreement_tables(answered):
+        over_training = answer_runs(runs)
+        answered = {name: by_step[max(by_step)] for name, by_step in over_training.items()}
+        if lines := [*agreement_tables(answered), *training_table(over_training)]:
             report.lines += [f"### Agreement of orders: {title}", "", ABOUT_AGREEMENT, *lines]
         if lines := difficulty_tables(answered):
             report.lines += [f"### Exact match by difficulty: {title}", "", *lines]
+        if answered:
+            report.lines += [f"### Step by step: {title}", "", ABOUT_STEPS]
+        for name, one in answered.items():
+            about = f"{title}, {name_of(name)}"
+            report.figure(f"steps {about}", f"Step by step, {about}", draw_steps(about, one))
 
 
 def _write_ablations(report: Report, groups: Sequence[Group]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import shutil
 import sys
 from collections.abc import Callable
@@ -130,6 +131,35 @@ def test_a_list_of_puzzles_is_solved_to_compare_with(run: Callable[..., Path], t
     line = score(out, "threshold", input=str(tmp_path / "real.txt"))["mdm_threshold_tau0.9"]
     assert (line["name"], line["rows"]) == (f"real.txt-{line['rows_sha256'][:8]}", 40)
     assert "kendall_tau" in line, "the order of a solver by techniques is known"
+
+
+def test_zebra_puzzles_are_read_as_they_are_published_with_tables_of_the_models_size(
+    run: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Here with 3 x 3 tables; the public ones are padded to 6 x 6 for a model that knows these."""
+    out = run("task=zebra")
+    solver = load_solver(str(out))
+    test = read_test_rows(solver.config, 40)
+    assert test.orders is not None
+    items = []
+    for prompt, response, order in zip(test.prompts, test.responses, test.orders, strict=True):
+        words, table = solver.vocabulary.decode(prompt), [int(token) for token in solver.vocabulary.decode(response)]
+        cells = [(slot // 3 - 1, slot % 3, table[slot]) for slot in order.tolist() if slot >= 3]
+        clues = words[: len(words) - words[::-1].index("CLUE_END")]
+        tokens = [*clues, "ANSWER", *(str(number) for cell in cells for number in cell)]
+        items.append([tokens, [table[start : start + 3] for start in range(0, 12, 3)], []])
+    (tmp_path / "zebra.pkl").write_bytes(pickle.dumps(items))
+    named = read_rows(solver, "test", f"{tmp_path}/zebra.pkl", None)
+    for name in ("prompts", "responses", "orders"):
+        assert (getattr(named.rows, name) == getattr(test, name)).all()
+    score(out, "confidence", input=f"{tmp_path}/zebra.pkl")
+    assert not read_run(str(out)).further
+    assert score(out, "confidence")["recor_confidence"]["name"] == "test"
+    assert list(read_run(str(out)).further) == ["recor_confidence"], "although the same rows were measured before"
+    items[2][1] = [[0, 1, 2, 3]] * 4
+    (tmp_path / "large.pkl").write_bytes(pickle.dumps(items))
+    with pytest.raises(Mistake, match=r"row 3 has a table of 3 attributes and 4 houses; allowed: 3 to 3 and"):
+        score(out, "confidence", input=f"{tmp_path}/large.pkl")
 
 
 def test_a_file_that_is_called_test_is_not_the_test_split(run: Callable[..., Path], tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def _read_puzzles(solver: Solver, path: str) -> tuple[Rows, list[str]]:
     row, N = TASKS[task.name], solver.model.shape.N
     if row.read_file is None or row.vocabulary is None:
         raise Mistake(f"input={path}: must end in {', '.join(TABLES)}; task={task.name} has no files of its own")
-    read = row.read_file(Path(path), N, getattr(task, "tokens", ""))
+    read = row.read_file(task, Path(path))
     if read.rows.prompts.shape[1] != N or row.vocabulary(read.task) != solver.vocabulary:
         sizes = f"{read.rows.prompts.shape[1]} tokens, and this model reads {N}"
         raise Mistake(f"input={path}: its puzzles differ from those of this model in size or tokens ({sizes})")

@@ -250,10 +250,9 @@ class Generation:
     passes: np.ndarray | None = None  # (R,) int64: forward passes of each row; None: the same for all, see Decoder
     flops: np.ndarray | None = None  # (R,) int64: what those passes cost
 
-    def first(self, rows: int) -> "Generation":
-        """The first answers."""
-        passes, flops = (None if x is None else x[:rows] for x in (self.passes, self.flops))
-        responses, steps, confidences = (x[:rows] for x in (self.responses, self.steps, self.confidences))
+    def select(self, rows: slice) -> "Generation":
+        passes, flops = (None if x is None else x[rows] for x in (self.passes, self.flops))
+        responses, steps, confidences = (x[rows] for x in (self.responses, self.steps, self.confidences))
         return Generation(responses, steps, confidences, self.last_step, passes, flops)
 
     @staticmethod

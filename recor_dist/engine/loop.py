@@ -96,7 +96,7 @@ def train(config: Config, follow: Follow = lambda out, journal: None) -> dict[st
         shape = Shape(task.N, task.M, len(task.vocabulary.tokens))
         if not on_cluster:  # else each process checks the machine it is on
             check_memory(config, shape)
-        resolve_init(config)
+        resolve_init(config, lay_out(config, shape))
         config.out = config.out or default_out(config, task)
         if config.resume == "never" and not RunFolder.open(config.out).is_empty():
             raise Mistake(f"out={config.out}: exists, and resume=never; choose another out, or resume=auto")

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -58,19 +59,25 @@ def agreement_by(groups: np.ndarray, a: np.ndarray, b: np.ndarray) -> dict[int, 
 
 def agreement_over_training(out: str, rows: int | None = None) -> dict[int, Agreement]:
     """For each checkpoint that the run in `out` still has: the agreement of its order with that of the newest."""
-    last = answer_test(out, rows)
-    return {step: agreement(answer_test(out, rows, step=step).steps, last.steps) for step in checkpoints_of(out)}
+    steps = {step: one.steps for step, one in answers_over_training(out, rows).items()}
+    last = steps[max(steps)]
+    return {step: agreement(order, last) for step, order in steps.items()}
+
+
+def answers_over_training(out: str, rows: int | None = None) -> dict[int, Answered]:
+    """The answers of each checkpoint that the run in `out` still has, oldest first."""
+    return {step: answer_test(out, rows, step=step) for step in checkpoints_of(out)}
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
 
 
-def answer_runs(runs: Sequence[Run]) -> dict[str, Answered]:
-    """The answers of the runs whose weights and rows are at hand, by headline decoder."""
+def answer_runs(runs: Sequence[Run]) -> dict[str, dict[int, Answered]]:
+    """The answers of the runs whose weights and rows are at hand, by headline decoder and checkpoint, oldest first."""
     found = {}
     for run in runs:
         try:
-            found[headline_decoder(run.config)] = answer_test(_folder_of(run))
+            found[headline_decoder(run.config)] = answers_over_training(_folder_of(run))
         except Mistake as mistake:
             log.info("%s is not compared with other orders: %s", run.place, mistake)
     return {name: found[name] for name in sorted(found, key=place_of)}
@@ -99,19 +106,36 @@ def agreement_tables(answered: Mapping[str, Answered]) -> list[str]:
     rows = [[name, *(_cell(mine, theirs) for theirs in others.values())] for name, mine in steps.items()]
     lines = [f"Tau and footrule, over {len(first.rows)} test rows:", "", *table(["", *others], rows)]
     for about, groups in difficulties(first.notes).items():
-        if known is not None:
-            counts = {int(value): int((groups == value).sum()) for value in np.unique(groups)}
-            head = [f"{value} ({count} rows)" for value, count in counts.items()]
-            rows = [
-                [name, *(f"{part.tau:.3f}" for part in agreement_by(groups, mine, known).values())]
-                for name, mine in steps.items()
-            ]
-            lines += [f"Tau with the known order, by {about}:", "", *table(["", *head], rows)]
+        counts = {int(value): int((groups == value).sum()) for value in np.unique(groups)}
+        head = [f"{value} ({count} rows)" for value, count in counts.items()]
+        rows = [
+            [one, other, *(_words(part) for part in agreement_by(groups, others[one], others[other]).values())]
+            for other, one in combinations(others, 2)
+        ]
+        lines += [f"By {about}:", "", *table(["", "", *head], rows, left=2)]
     return lines
+
+
+def training_table(answered: Mapping[str, Mapping[int, Answered]]) -> list[str]:
+    """Every checkpoint's order against the known one and against that of the run's newest. Empty if the runs have kept
+    no earlier checkpoint."""
+    rows = []
+    for name, by_step in answered.items():
+        last = by_step[max(by_step)]
+        for step, one in by_step.items():
+            known = "" if one.known_steps is None else _cell(one.steps, one.known_steps)
+            rows.append([name_of(name), f"{step:,}", known, _cell(one.steps, last.steps)])
+    if not any(with_last for *_, with_last in rows):
+        return []
+    head = ["", "step", "known order", "the order of the last step"]
+    return ["Over training, for the checkpoints that still exist:", "", *table(head, rows)]
 
 
 def _cell(a: np.ndarray, b: np.ndarray) -> str:
     if a is b:
         return ""
-    found = agreement(a, b)
+    return _words(agreement(a, b))
+
+
+def _words(found: Agreement) -> str:
     return f"{found.tau:.3f}, {found.footrule:.3f}" if math.isfinite(found.tau) else ""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from actors.rewards import q_values, sparse_reward
 from actors.rollout import rollout
@@ -18,7 +19,7 @@ from recor_dist.core.messages import Rows
 from recor_dist.core.method_settings import RecorConfig
 from recor_dist.core.rng import rng
 from recor_dist.figures.answered import Answered
-from recor_dist.figures.calibration import has_q, in_parts, q_against_truth
+from recor_dist.figures.calibration import has_q, q_against_truth
 from recor_dist.figures.style import FAINT, PALETTE, caption, new_figure, styled
 from recor_dist.model.transformer import Model, filled_slots
 
@@ -50,23 +51,29 @@ def first_errors(answered: Answered) -> np.ndarray:
 
 
 def calibration_by_step(answered: Answered) -> CalibrationBySteps:
-    steps, last = answered.steps.ravel() - 1, answered.generation.last_step
-    counts = np.bincount(steps, minlength=last)
-    with np.errstate(invalid="ignore"):
-        confidence, right = (
-            np.bincount(steps, values.ravel(), minlength=last) / counts
-            for values in (answered.generation.confidences, ~answered.wrong)
-        )
-    return CalibrationBySteps(counts, confidence, right, _exp_q_of_choices(answered))
+    steps, last = answered.steps, answered.generation.last_step
+    counts = np.bincount(steps.ravel() - 1, minlength=last)
+
+    def mean(steps: np.ndarray, values: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            return np.bincount(steps.ravel() - 1, values.ravel(), minlength=last) / counts
+
+    exp_q = _exp_q_of_choices(answered)
+    return CalibrationBySteps(
+        counts,
+        mean(steps, answered.generation.confidences),
+        mean(steps, ~answered.wrong),
+        None if exp_q is None else mean(np.sort(steps, axis=1), exp_q),
+    )
 
 
 def _exp_q_of_choices(answered: Answered) -> np.ndarray | None:
-    method, model = answered.config.method, answered.model
+    """(R, M): of the slot that was filled first, second, ... in each answer."""
+    method = answered.config.method
     if not has_q(method):
         return None
-    parts = [q_against_truth(model, rows, method.algorithm) for rows in in_parts(answered.rows, model)]
-    chosen = np.concatenate([exp_q[chosen] for exp_q, _, chosen in parts])  # row by row, one for each step
-    return chosen.reshape(len(answered.rows), -1).mean(axis=0)
+    parts = [q_against_truth(answered.model, p.rows, p.generation, method.algorithm) for p in answered.parts()]
+    return np.concatenate([exp_q[chosen] for exp_q, _, chosen in parts]).reshape(answered.steps.shape)
 
 
 def policy_by_step(answered: Answered) -> PolicyBySteps | None:
@@ -74,7 +81,7 @@ def policy_by_step(answered: Answered) -> PolicyBySteps | None:
     method, model = answered.config.method, answered.model
     if not isinstance(method, RecorConfig):
         return None
-    parts = [_policy(method, model, rows) for rows in in_parts(answered.rows, model)]
+    parts = [_policy(method, model, part.rows) for part in answered.parts()]
     return PolicyBySteps(*(np.concatenate(part).mean(axis=0) for part in zip(*parts, strict=True)))
 
 
@@ -126,6 +133,7 @@ def draw_steps(title: str, answered: Answered) -> Figure:
         _draw_pair(panels[3], "regret of its choice", "reward", policy.regret, policy.uniform_regret)
     for axes in panels:
         axes.set(xlabel="step", xlim=(0.4, answered.generation.last_step + 0.6))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize=9)
     about = f"{len(answered.rows)} test rows. Errors and confidence are those of the model's own answers."
     if policy:

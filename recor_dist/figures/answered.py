@@ -3,6 +3,7 @@
 With the newest weights, they are the answers of the run's own test: the same tickets, the same random numbers.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from recor_dist.record.warm_start import read_source
 
 ROWS = 400  # test rows, at most
 PAIRS = 200_000  # pairs of a state and a slot, at most: fewer rows if answers are long
+PAIRS_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,20 @@ class Answered:
     notes: dict[str, np.ndarray]  # what is known about each row, by name: Sudoku's `givens` and `hardest`, say
     generation: Generation
 
+    def select(self, rows: slice) -> "Answered":
+        some = self.rows.select(np.arange(len(self.rows))[rows])
+        notes = {name: note[rows] for name, note in self.notes.items()}
+        return replace(self, rows=some, notes=notes, generation=self.generation.select(rows))
+
     def first(self, rows: int) -> "Answered":
         """The first answers."""
-        some = self.rows.select(np.arange(min(rows, len(self.rows))))
-        notes = {name: note[:rows] for name, note in self.notes.items()}
-        return replace(self, rows=some, notes=notes, generation=self.generation.first(rows))
+        return self.select(slice(rows))
+
+    def parts(self) -> "Iterator[Answered]":
+        """A few answers at a time, for what queries every slot in every state."""
+        size = max(1, PAIRS_AT_ONCE // self.model.shape.M**2)
+        for start in range(0, len(self.rows), size):
+            yield self.select(slice(start, start + size))
 
     @property
     def steps(self) -> np.ndarray:

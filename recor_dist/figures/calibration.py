@@ -4,7 +4,7 @@ Computed from a model and test rows, in the states of the model's own answers. F
 probability of a reward; for every method, confidence is the probability of a token when it was written.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -14,14 +14,11 @@ from matplotlib.figure import Figure
 
 from actors.rewards import q_values
 from recor_dist.core.config import Config
-from recor_dist.core.messages import Rows
+from recor_dist.core.messages import Generation, Rows
 from recor_dist.core.method_settings import MethodConfig, RecorConfig
 from recor_dist.figures.answered import Answered
 from recor_dist.figures.style import FAINT, PALETTE, caption, new_figure, styled
-from recor_dist.model.decoding import generate
 from recor_dist.model.transformer import Model, filled_slots
-
-PAIRS_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True)
@@ -45,17 +42,17 @@ def reliability(expected: np.ndarray, right: np.ndarray, bins: int = 10) -> Reli
 
 
 @torch.inference_mode()
-def q_against_truth(model: Model, rows: Rows, algorithm: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def q_against_truth(
+    model: Model, rows: Rows, answers: Generation, algorithm: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For every unfilled slot in every state of the model's own answers: exp Q, whether the most likely token is the
-    right one, and whether the policy chose that slot; each (pairs,).
+    right one, and whether the answer filled that slot next; each (pairs,), in the order of rows, states and slots.
 
-    The states are those of inference: the answer so far may hold wrong tokens. exp Q is clipped at 1, which only the
-    MSE loss lets it exceed.
+    The answer so far may hold wrong tokens. exp Q is clipped at 1, which only the MSE loss lets it exceed.
     """
-    answer = generate(model, rows.prompts)
-    order = torch.as_tensor(answer.orders)
+    order = torch.as_tensor(answers.orders)
     prompts = torch.as_tensor(rows.prompts.astype(np.int64))
-    tokens = torch.as_tensor(answer.responses).gather(1, order)
+    tokens = torch.as_tensor(answers.responses).gather(1, order)
     R, M = order.shape
     streams = model(prompts, tokens, order, torch.arange(M).expand(R, M, M))  # queries every slot at every step
     exp_q = q_values(streams.order.float(), algorithm).exp().clamp(max=1.0)  # (R, M, M)
@@ -70,18 +67,11 @@ def has_q(method: MethodConfig) -> TypeGuard[RecorConfig]:
     return isinstance(method, RecorConfig) and method.algorithm != "ppo"
 
 
-def in_parts(rows: Rows, model: Model) -> Iterator[Rows]:
-    """A few rows at a time: every slot is queried in every state."""
-    size = max(1, PAIRS_AT_ONCE // model.shape.M**2)
-    for start in range(0, len(rows), size):
-        yield rows.select(np.arange(start, min(start + size, len(rows))))
-
-
 def measure_calibration(answered: Answered) -> dict[str, Reliability]:
     """The reliability diagrams of a run, by panel."""
-    panels, method, model, rows = {}, answered.config.method, answered.model, answered.rows
+    panels, method, model = {}, answered.config.method, answered.model
     if has_q(method):
-        parts = [q_against_truth(model, part, method.algorithm) for part in in_parts(rows, model)]
+        parts = [q_against_truth(model, part.rows, part.generation, method.algorithm) for part in answered.parts()]
         exp_q, right, chosen = (np.concatenate(part) for part in zip(*parts, strict=True))
         panels["exp Q, all unfilled slots"] = reliability(exp_q, right)
         panels["exp Q, chosen slots"] = reliability(exp_q[chosen], right[chosen])

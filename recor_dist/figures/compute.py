@@ -85,9 +85,9 @@ def _looks(points: Sequence[CostPoint]) -> dict[str, tuple[str, str, str]]:
 
 
 def _place(point: CostPoint) -> tuple[Any, ...]:
-    """Sort key: by method, how it decodes, and cost."""
+    """Sort key: by method, how it decodes, cost, and the value of its parameter."""
     method, rule = split_rule(point.base)
-    return place_of(method)[1:], rule, point.settings, point.flops
+    return place_of(method)[1:], rule, point.settings, point.flops, float(split_parameter(point.decoder)[2] or 0)
 
 
 @styled

@@ -54,7 +54,7 @@ def differences(run: Run) -> list[str]:
     config = run.config
     usual = defaults(config.task.name, config.method.name, config.scale)
     differing = [
-        f"{key}={value}"
+        f"{key}={str(value)[:8] if key == 'init_sha256' else value}"
         for key, value in run.identity.items()
         if key not in ("seed", "rows") and usual.get(key, "absent") != value and usual.get(key) != "auto"
     ]

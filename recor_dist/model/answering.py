@@ -35,4 +35,4 @@ def answer_tickets(
     size = config.eval.size
     for index, start in enumerate(range(0, len(rows), size)):
         ticket = rows.select(np.arange(start, min(start + size, len(rows))))
-        yield answer_ticket(config, model, name, decoder, ticket, split, index).first(len(ticket))
+        yield answer_ticket(config, model, name, decoder, ticket, split, index).select(slice(len(ticket)))

@@ -1,8 +1,8 @@
 """Evaluations of a finished run that were made after it: evaluations.jsonl, a line for each decoder and set of rows.
 
 What the run itself recorded is never touched, and lines are only appended. Figures are recorded once for the same
-decoder, rows and weights, although decoders that draw (mdm, ao_arm, information_gain) would give others for the same
-rows under another name, on which the random numbers depend. Every line carries a checksum (sealed.py).
+decoder, rows and weights. The same rows under another name are other rows: the random numbers of decoders that draw
+(mdm, ao_arm, information_gain) depend on the name. Every line carries a checksum (sealed.py).
 """
 
 import json
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 TEST_ROWS = "test"  # the name of the rows of the whole test split: what the run itself was tested on
 METRICS = "evaluate"  # the first part of the names of metrics in MLflow
-KEY = ("decoder", "rows_sha256", "weights_sha256")
+KEY = ("decoder", "name", "rows_sha256", "weights_sha256")
 FIGURES = (
     *("rows", "exact_match", "token_accuracy", "kendall_tau"),
     *("forward_passes", "most_forward_passes", "flops"),
@@ -31,7 +31,7 @@ def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
     for number, text in enumerate(folder.read_evaluations().splitlines(), 1):
         try:
             line = open_file(text)
-            if not all(isinstance(line.get(key), str) for key in (*KEY, "name")):
+            if not all(isinstance(line.get(key), str) for key in KEY):
                 raise Damaged("it lacks the name of its decoder or of its rows")
         except Damaged as damaged:
             log.warning("%s/%s: line %d is damaged and skipped (%s)", folder.path, EVALUATIONS, number, damaged)

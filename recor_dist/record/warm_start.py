@@ -33,10 +33,13 @@ class Source:
     settings: dict[str, Any]  # that they were trained with; empty if unknown
 
 
-def resolve_init(config: Config) -> None:
-    """Reads the SHA-256 of the weights of `init` if neither the run nor the user knows it yet."""
+def resolve_init(config: Config, model: Model) -> None:
+    """Reads the SHA-256 of the weights of `init` if neither the run nor the user knows it yet. Refuses weights that do
+    not fit the model, before the run has a folder."""
     if config.init is not None and config.init_sha256 is None:
-        config.init_sha256 = sha256_of(read_source(config.init).named)
+        source = read_source(config.init)
+        find_fresh(config, model, source)
+        config.init_sha256 = sha256_of(source.named)
 
 
 def first_state(config: Config, model: Model) -> LearnerState:
@@ -52,21 +55,23 @@ def first_state(config: Config, model: Model) -> LearnerState:
             f"init={config.init}: its weights have sha256 {found}, not init_sha256={config.init_sha256}; "
             "restore them, or choose another out"
         )
-    fresh = take_over(config, model, state.versions[0], source)
+    ours, fresh = model.named_weights(state.versions[0]), find_fresh(config, model, source)
+    for name in ours.keys() - set(fresh):
+        np.copyto(ours[name], source.named[name])
     others = f"; not from there, but initialized as usual: {', '.join(fresh)}" if fresh else ""
     log.info("starting from the weights of %s, sha256 %s%s", config.init, config.init_sha256, others)
     return state
 
 
-def take_over(config: Config, model: Model, weights: np.ndarray, source: Source) -> list[str]:
-    """Replaces initial weights, in place, by those of a source; returns the names of those that it left as they were:
-    the order head and the order queries, unless the source has all of them in the same shape."""
-    ours, theirs = model.named_weights(weights), source.named
+def find_fresh(config: Config, model: Model, source: Source) -> list[str]:
+    """The names of the weights that are initialized as usual: those of the order head and the order queries, unless
+    the source has all of them in the same shape. Mistake if others do not fit."""
+    ours, theirs = model.named_weights(model.weights()), source.named
     ordering = {name for name in {*ours, *theirs} if name.startswith("order_")}
     same = all(_shape(ours, name) == _shape(theirs, name) for name in ordering)
     fresh = [] if same else [name for name in ours if name in ordering]
-    taken = [name for name in ours if name not in fresh]
-    for name in [*taken, *sorted(theirs.keys() - ours.keys() - ordering)]:
+    shared = [name for name in ours if name not in fresh]
+    for name in [*shared, *sorted(theirs.keys() - ours.keys() - ordering)]:
         if _shape(ours, name) != _shape(theirs, name):
             raise Mistake(
                 f"init={config.init}: {name} is {_shape(theirs, name)} there and {_shape(ours, name)} here; "
@@ -79,8 +84,6 @@ def take_over(config: Config, model: Model, weights: np.ndarray, source: Source)
             raise Mistake(
                 f"init={config.init}: was trained with {key}={there}, and here it is {here}; set {key}={there}"
             )
-    for name in taken:
-        np.copyto(ours[name], theirs[name])
     return fresh
 
 

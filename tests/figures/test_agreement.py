@@ -1,5 +1,6 @@
 """Agreement of orders against slow plain code, on made-up orders and on real runs."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,14 @@ import pytest
 from recor_dist.core.config import Config
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
-from recor_dist.figures.agreement import agreement, agreement_by, agreement_over_training, footrule
+from recor_dist.figures.agreement import (
+    agreement,
+    agreement_by,
+    agreement_over_training,
+    answer_runs,
+    footrule,
+    training_table,
+)
 from recor_dist.figures.answered import answer_test, checkpoints_of
 from recor_dist.record.runs import read_run
 from recor_dist.report import write
@@ -64,10 +72,27 @@ def test_orders_of_earlier_checkpoints_are_compared_with_the_last(config_in: Cal
     assert list(found) == checkpoints_of(config.out)
     assert found[37].tau == 1.0 and found[37].rows == 20
     early, last = answer_test(config.out, 20, step=6), answer_test(config.out, 20)
+    assert (last.steps == answer_test(config.out, 20, step=37).steps).all()
     assert (early.model.weights() != last.model.weights()).any()
     assert found[6] == agreement(early.steps, last.steps)
     with pytest.raises(Mistake, match=r"^step=7: the run in .* has checkpoints of 6, 12, .*; checkpoint.keep=N keeps"):
         answer_test(config.out, 20, step=7)
+
+
+def test_the_report_has_a_line_for_each_checkpoint_that_still_exists(config_in: Callable[..., Config]) -> None:
+    config = config_in("checkpoint.every=6", "checkpoint.keep=9", "eval.every=0")
+    train(config)
+    answered = answer_runs([read_run(config.out)])
+    found = agreement_over_training(config.out)
+    lines = []
+    for step, one in answered["recor"].items():
+        assert one.known_steps is not None
+        known, last = (f"{p.tau:.3f}, {p.footrule:.3f}" for p in (agreement(one.steps, one.known_steps), found[step]))
+        lines.append(f"| ReCOR | {step} | {known} | {last if step < 18 else ''} |")
+    assert list(answered["recor"]) == checkpoints_of(config.out) == [6, 12, 18]
+    assert training_table(answered)[4:-1] == lines
+    newest = {name: {18: by_step[18]} for name, by_step in answered.items()}
+    assert not training_table(newest), "no earlier one was kept"
 
 
 def test_the_report_compares_the_orders_of_runs_with_each_other_and_with_the_solvers(
@@ -86,9 +111,12 @@ def test_the_report_compares_the_orders_of_runs_with_each_other_and_with_the_sol
     assert f"| ReCOR | {solver.tau:.3f}, {solver.footrule:.3f} |  | {both.tau:.3f}, {both.footrule:.3f} |" in text
     givens = recor.notes["givens"]
     assert len(givens) == 40, "from the shards, for each test row"
-    by_givens = agreement_by(givens, recor.steps, recor.known_steps)
-    assert len(by_givens) > 1
-    assert f"| ReCOR | {' | '.join(f'{part.tau:.3f}' for part in by_givens.values())} |" in text
+    for names, theirs in {"ReCOR | known order": recor.known_steps, "CLM | ReCOR": clm.steps}.items():
+        by_givens = agreement_by(givens, recor.steps, theirs)
+        assert len(by_givens) > 1
+        cells = (f"{part.tau:.3f}, {part.footrule:.3f}" for part in by_givens.values())
+        assert f"| {names} | {' | '.join(cells)} |" in text
+    assert re.findall(r"!\[Step by step, Sudoku, .*, (\w+)\]", text) == ["ReCOR", "CLM"]
 
 
 def test_runs_whose_rows_are_gone_are_left_out_of_the_comparison(

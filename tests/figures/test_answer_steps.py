@@ -1,6 +1,7 @@
 """What happens at each step of an answer, against slow code: row by row, state by state, slot by slot."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,22 @@ def test_exp_q_is_that_of_the_slot_that_each_step_of_the_answer_chose() -> None:
             expected[b, t] = 1 / (1 + math.exp(-z[chosen]))
             state = state.write(chosen, int(slow.token_logits(state, chosen).argmax()))
     assert calibration_by_step(answered).exp_q == pytest.approx(expected.mean(axis=0), rel=1e-4)
+
+
+def test_exp_q_is_that_of_the_slots_that_another_decoder_wrote() -> None:
+    """In its own states; slots of one step are taken in reading order."""
+    usual = answered_by_recor()
+    steps = np.array([[2, 1, 2, 1], [1, 1, 1, 1], [4, 3, 2, 1], *usual.steps[3:]])
+    answered = replace(usual, generation=replace(usual.generation, steps=steps))
+    slow = SlowModel(answered.model)
+    sums, counts = np.zeros(M), np.zeros(M)
+    for b in range(R):
+        state = State(tuple(answered.rows.prompts[b].tolist()))
+        for slot in sorted(range(M), key=lambda slot: (steps[b, slot], slot)):
+            sums[steps[b, slot] - 1] += 1 / (1 + math.exp(-slow.order_logits(state)[slot]))
+            counts[steps[b, slot] - 1] += 1
+            state = state.write(slot, int(answered.generation.responses[b, slot]))
+    assert calibration_by_step(answered).exp_q == pytest.approx(sums / counts, rel=1e-4)
 
 
 @pytest.mark.parametrize("overrides", [[], ["method.algorithm=ppo", "method.reward=dense"]], ids=" ".join)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from recor_dist.core.config import Config
 from recor_dist.figures.calibration import has_q, q_against_truth, reliability
+from recor_dist.model.decoding import generate
 from tests.conftest import random_rows, small_model
 from tests.slow_model import SlowModel, State
 
@@ -50,7 +51,7 @@ def test_exp_q_is_compared_with_the_first_choice_at_every_unfilled_slot(C: int, 
                 right = slow.token_logits(state, slot).argmax() == response[slot]
                 expected.append((exp_q, right, slot == chosen))
             state = state.write(chosen, int(slow.token_logits(state, chosen).argmax()))
-    exp_q, right, chosen_slots = q_against_truth(model, rows, algorithm)
+    exp_q, right, chosen_slots = q_against_truth(model, rows, generate(model, rows.prompts), algorithm)
     assert len(exp_q) == 6 * (4 + 3 + 2 + 1)
     assert exp_q == pytest.approx(np.array([e for e, _, _ in expected]), rel=1e-4)
     assert right.tolist() == [r for _, r, _ in expected]

@@ -33,11 +33,11 @@ def test_decoders_with_a_parameter_are_curves_whose_costs_are_means_over_seeds()
                 **{
                     f"recor_threshold_tau{tau}": {
                         "exact_match": tau,
-                        "flops": 1000.0 * tau + seed,
+                        "flops": 1000.0 * min(tau, 0.9) + seed,
                         "forward_passes": 4 * tau,
                         "most_forward_passes": 3 + seed,
                     }
-                    for tau in (0.9, 0.5)
+                    for tau in (0.95, 0.9, 0.5)
                 },
             },
         )
@@ -50,10 +50,10 @@ def test_decoders_with_a_parameter_are_curves_whose_costs_are_means_over_seeds()
     assert threshold.accuracy == [0.5, 0.5]
     (axes,) = draw_costs("some", list(points.values())).axes
     curves = {drawn.get_label(): drawn for drawn in axes.containers}
-    assert list(curves) == ["ReCOR", "ReCOR, confidence", "ReCOR, threshold, tau=0.5, 0.9"], "cheapest first"
-    line = curves["ReCOR, threshold, tau=0.5, 0.9"][0]
-    assert list(line.get_xdata()) == [500.5 / 1e6, 900.5 / 1e6]
-    assert list(line.get_ydata()) == [0.5, 0.9]
+    assert list(curves) == ["ReCOR", "ReCOR, confidence", "ReCOR, threshold, tau=0.5, 0.9, 0.95"], "cheapest first"
+    line = curves["ReCOR, threshold, tau=0.5, 0.9, 0.95"][0]
+    assert list(line.get_xdata()) == [500.5 / 1e6, 900.5 / 1e6, 900.5 / 1e6]
+    assert list(line.get_ydata()) == [0.5, 0.9, 0.95]
     assert curves["ReCOR"][0].get_color() == line.get_color(), "one colour per method"
     assert curves["ReCOR"][0].get_marker() != line.get_marker()
     table = rows_of(compute_table([group], group.condition))

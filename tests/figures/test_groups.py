@@ -26,6 +26,7 @@ def test_runs_that_differ_only_in_their_seed_are_one_group() -> None:
         (["threads=2", "method.alpha=0.5"], ("threads=2",), ("method.alpha=0.5",)),
         (["method=mdm", "method.suffix=true"], (), ()),
         (["data.dir=elsewhere", "engine=local"], (), ()),
+        ([f"init_sha256={'0123456789abcdef' * 4}"], ("init_sha256=01234567",), ()),
     ],
 )
 def test_non_default_settings_are_named(overrides: list[str], common: tuple[str, ...], own: tuple[str, ...]) -> None:

@@ -43,7 +43,7 @@ def weights_of(out: Path) -> dict[str, np.ndarray]:
 def start(config: Config) -> tuple[Model, dict[str, np.ndarray]]:
     """The model of a run, and v_0 by name."""
     model = lay_out(config, open_data(config, task_of(config)).shape)
-    resolve_init(config)
+    resolve_init(config, model)
     return model, model.named_weights(first_state(config, model).versions[0])
 
 
@@ -152,6 +152,12 @@ def test_another_shape_is_refused_with_the_first_tensor_that_differs(
     source = trained()
     with pytest.raises(Mistake, match=f"^init={source}: {why}"):
         start(config_in(f"init={source}", *ours))
+
+
+def test_a_refused_source_leaves_no_run_behind(trained: Trained, config_in: Configure) -> None:
+    with pytest.raises(Mistake, match=r"wpe\.weight is 9 x 16 there and 11 x 16 here"):
+        train(config_in(f"init={trained()}", "task.length=5", *SHORT))
+    assert train(config_in(f"init={trained()}", *SHORT))["weights_sha256"], "the same out is free"
 
 
 def test_an_exported_model_says_what_its_shapes_do_not(trained: Trained, config_in: Configure, tmp_path: Path) -> None:
