@@ -114,6 +114,7 @@ def test_what_the_system_refuses_is_one_line_and_other_errors_of_it_are_bugs(
         ("hydra/launcher=1", "Hydra cannot use these settings: Config group override must be a string"),
         ("hydra.run.dir=/proc/x", "Hydra cannot use these settings: [Errno 2] No such file or directory: '/proc/x'"),
         ("out=a\nb", "out=a\\nb: not a setting; write key=value"),
+        ("optimizer.warmup=1", "optimizer.warmup: no such setting; did you mean learner.warmup?"),
         ("out=file/x", "file/x: FILE is a file; give a folder"),
         ("out=damaged", "DAMAGED/run.json: is damaged; restore the file, or choose another out (it is not JSON)"),
         ("out=folders", "FOLDERS/run.json: is damaged; restore the file, or choose another out (it is not a file)"),
