@@ -10,7 +10,7 @@ Each task reads its own files (`read_file` in the table of tasks); this command 
 import hashlib
 import itertools
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from data.task_type import Imported
 from data.tasks import FORMAT, TASKS
 from recor_dist.core.command import plain_command
 from recor_dist.core.config import digest
-from recor_dist.core.files import join, open_folder, write_atomically, write_json
+from recor_dist.core.files import join, open_folder, write_atomically
 from recor_dist.core.locks import exclusive
 from recor_dist.core.progress import set_up_logging
 from recor_dist.core.setting import Mistake, setting
@@ -90,7 +90,7 @@ def import_files(config: ImportConfig) -> tuple[Dataset, list[str]]:
             write_atomically(folder, "left_out.txt", "".join(f"{line}\n" for line in skipped).encode())
             log.warning("skipped %d puzzles, listed in left_out.txt: %s", len(skipped), "; ".join(skipped[:5]))
         manifest = Manifest(spec, N, M, list(row.vocabulary(first.task).tokens), "recorded", splits)
-        write_json(folder, "manifest.json", asdict(manifest))
+        manifest.write(folder)
     overrides = [f"task={config.task}", *first.overrides, f"data.source={uri}"]
     return Dataset(uri, manifest, "python -m data.import_public"), overrides
 

@@ -10,20 +10,29 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
 from functools import partial
 
 from pyarrow import fs
 from rich.console import Console
 
 from data.drawing import draw_side_by_side
-from data.shards import BadShard, Dataset, Manifest, ShardEntry, read_notes, read_shard, shard_name, write_shard
+from data.shards import (
+    MANIFEST,
+    BadShard,
+    Dataset,
+    Manifest,
+    ShardEntry,
+    read_notes,
+    read_shard,
+    shard_name,
+    write_shard,
+)
 from data.splits import SPLITS
 from data.tasks import TASKS, Task, task_of
 from data.vocab import Vocabulary
 from recor_dist.core.command import command
 from recor_dist.core.config import Config, TaskConfig, digest
-from recor_dist.core.files import exists, join, open_folder, write_json
+from recor_dist.core.files import exists, join, open_folder
 from recor_dist.core.locks import exclusive
 from recor_dist.core.messages import Rows
 from recor_dist.core.progress import progress_bar, set_up_logging
@@ -57,6 +66,8 @@ def prepare(config: Config, task: Task, run: Run | None = None) -> Dataset:
     total = sum(map(sum, task.sizes.values()))
     with exclusive(folder, "preparing data", wait=True), progress_bar(f"preparing {uri}", total) as advance:
         known = Dataset.open(uri, task.spec, _remedy(config))
+        if known is None and exists(folder, MANIFEST):
+            log.warning("%s/%s is damaged: making it again from the shards", uri, MANIFEST)
         jobs = []
         for split, index in _shards(task):
             listed = known.manifest.splits[split][index] if known else None
@@ -71,7 +82,7 @@ def prepare(config: Config, task: Task, run: Run | None = None) -> Dataset:
             advance(entry.rows)
         listed_splits = {split: [splits[split][index] for index in sorted(splits[split])] for split in SPLITS}
         manifest = Manifest(task.spec, task.N, task.M, list(task.vocabulary.tokens), task.order, listed_splits)
-        write_json(folder, "manifest.json", asdict(manifest))
+        manifest.write(folder)
     return Dataset(uri, manifest, _remedy(config))
 
 

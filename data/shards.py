@@ -23,11 +23,13 @@ from pyarrow import fs
 from data.row_order import RowOrder
 from data.vocab import Vocabulary
 from recor_dist.core.config import digest
-from recor_dist.core.files import open_folder, read_json, write_atomically
+from recor_dist.core.files import open_folder, read_bytes, write_atomically, write_json
 from recor_dist.core.messages import Rows, Shape
+from recor_dist.core.sealed import Damaged, open_file, seal_file
 from recor_dist.core.setting import Mistake
 
 KEY = b"recor_dist"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,18 @@ class Manifest:
     def checksum(self) -> str:
         return digest(asdict(self))
 
+    def write(self, folder: fs.SubTreeFileSystem) -> None:
+        write_json(folder, MANIFEST, seal_file(asdict(self)))
+
     @staticmethod
-    def from_json(content: dict) -> "Manifest":
-        splits = {split: [ShardEntry(**entry) for entry in entries] for split, entries in content["splits"].items()}
-        return Manifest(**{**content, "splits": splits})
+    def read(folder: fs.SubTreeFileSystem) -> "Manifest":
+        """The manifest in a folder. Raises FileNotFoundError, or Damaged."""
+        content = open_file(read_bytes(folder, MANIFEST))
+        try:
+            splits = {split: [ShardEntry(**entry) for entry in entries] for split, entries in content["splits"].items()}
+            return Manifest(**{**content, "splits": splits})
+        except (KeyError, TypeError, AttributeError):
+            raise Damaged("it is incomplete") from None
 
 
 class ShardFolder(Protocol):
@@ -180,8 +190,8 @@ class Dataset:
     def open(uri: str, spec: dict, remedy: str) -> "Dataset | None":
         """The data set at this URI; None if it is not (completely) prepared or its manifest is damaged."""
         try:
-            manifest = Manifest.from_json(read_json(open_folder(uri), "manifest.json"))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            manifest = Manifest.read(open_folder(uri))
+        except (FileNotFoundError, Damaged):
             return None
         if manifest.spec != spec:
             raise Mistake(

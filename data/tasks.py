@@ -11,14 +11,15 @@ from functools import partial
 import numpy as np
 
 from data import arg, custom, mul, path, sudoku, zebra
-from data.shards import Manifest, shard_sizes
+from data.shards import MANIFEST, Manifest, shard_sizes
 from data.splits import SPLITS, split_of
 from data.task_type import TaskType
 from data.vocab import Vocabulary
 from recor_dist.core.config import SCHEMAS, Config, GeneratedTaskConfig, check_order, check_response_length, flatten
-from recor_dist.core.files import open_folder, read_json
+from recor_dist.core.files import open_folder
 from recor_dist.core.messages import Rows
 from recor_dist.core.rng import rng
+from recor_dist.core.sealed import Damaged
 from recor_dist.core.setting import Mistake
 
 TASKS: dict[str, TaskType] = {
@@ -117,9 +118,11 @@ def _cut_shard(source: custom.Source, sizes: dict[str, list[int]], cut: int, spl
 def _imported(config: Config, row: TaskType, uri: str) -> Task:
     """A data set that `data.import_public` made; its shards cannot be made again from here."""
     try:
-        manifest = Manifest.from_json(read_json(open_folder(uri), "manifest.json"))
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        manifest = Manifest.read(open_folder(uri))
+    except FileNotFoundError:
         raise Mistake(f"data.source={uri}: holds no data set; make one with python -m data.import_public") from None
+    except Damaged as damaged:
+        raise Mistake(f"data.source={uri}: {MANIFEST} is damaged ({damaged}); import the file again") from None
     if manifest.spec["task"] != config.task.name:
         raise Mistake(f"data.source={uri}: was not imported for task={config.task.name}")
     if config.task.slots() != manifest.M:

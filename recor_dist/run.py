@@ -1,6 +1,7 @@
 """`python -m recor_dist.run task=arg method=recor scale=laptop seed=0 ...`: trains, resumes, or shows the result."""
 
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def main(config: Config) -> None:
+    # While it trains, this signal makes a run print what it does; before and after, it must not end the process.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     # Imported here, because torch takes seconds, and a mistake in the settings should be reported at once.
     from recor_dist.engine.loop import Stopped, train
 

@@ -16,9 +16,9 @@ from recor_dist.core.config import Config, ModelConfig
 from recor_dist.core.device import set_up_torch
 from recor_dist.core.messages import Rows, Shape
 from recor_dist.core.ray_session import on_loopback
+from recor_dist.core.sealed import OF_LINE, open_file
 from recor_dist.engine.loop import train
 from recor_dist.model.transformer import Model
-from recor_dist.record.sealed import OF_LINE, open_file
 
 
 @pytest.fixture(autouse=True, scope="session")

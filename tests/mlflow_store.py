@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from recor_dist.core.sealed import OF_LINE
 from recor_dist.record.delivery import prepare_mlflow
-from recor_dist.record.sealed import OF_LINE
 
 
 def until(what: Callable[[], Any], seconds: float = 300.0) -> Any:

@@ -16,10 +16,10 @@ from data.tasks import task_of
 from recor_dist.core.config import SCHEMAS, Config
 from recor_dist.core.messages import Ticket, TicketGradient
 from recor_dist.core.method_settings import RecorConfig
+from recor_dist.core.sealed import open_file
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.methods import METHODS, build_model, make_learner, make_worker
-from recor_dist.record.sealed import open_file
 from tests.engine.test_loop import run_until_killed
 
 Configure = Callable[..., Config]

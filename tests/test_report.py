@@ -14,13 +14,13 @@ import pytest
 from recor_dist.core.command import read_settings
 from recor_dist.core.compose import compose
 from recor_dist.core.config import flatten, unflatten
+from recor_dist.core.sealed import OF_FILE
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.figures.groups import conditions, differences, group_runs
 from recor_dist.figures.report_page import report_page
 from recor_dist.figures.tables import cell, compute_table
 from recor_dist.record.runs import Run, deduplicate, read_folder, read_run
-from recor_dist.record.sealed import OF_FILE
 from recor_dist.report import ReportConfig, find_places, main, write
 from tests.conftest import edit
 from tests.figures.made_up import made_up, rows_of

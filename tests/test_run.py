@@ -57,6 +57,14 @@ def test_a_run_prints_its_table_its_folder_and_its_hash(tmp_path: Path) -> None:
     assert f"error: out={out}: exists, and resume=never" in never.stderr
 
 
+def test_the_signal_that_asks_what_a_run_does_never_ends_it(tmp_path: Path) -> None:
+    """Not even after training, while pictures are made."""
+    code = "import os, signal, sys; from recor_dist import run; from recor_dist.core.command import command; "
+    code += "run.show = lambda result, out: os.kill(os.getpid(), signal.SIGUSR1); command(run.main)"
+    done = subprocess.run([sys.executable, "-c", code, *FIXED], cwd=tmp_path, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_mdm_run_prints_a_row_for_each_decoder(tmp_path: Path) -> None:
     done = run(tmp_path, "method=mdm", "method.suffix=true")
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@
 those with a few settings of their own. A user's mistake becomes one line and exit code 2, a bug keeps its traceback.
 """
 
+import errno
 import json
 import os
 import sys
@@ -38,6 +39,11 @@ from recor_dist.core.config import SCHEMAS, Config, validate
 from recor_dist.core.setting import Mistake, check_ranges, nearest
 
 Plain = TypeVar("Plain")
+# What the operating system refuses because of the user's folders or disk; any other OSError is a bug.
+REFUSALS = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
+}
 
 
 # --- commands that take the configuration of a run -------------------------------------------------------------------
@@ -77,16 +83,17 @@ def command(
             config = to_config(raw)
             validate(config)
             main(config)
-        except (Mistake, OmegaConfBaseException) as mistake:
-            _print_mistake(job + str(mistake_behind(mistake) or one_line(mistake)))
+        except Exception as error:
+            reason = _mistake_in(error)
             if not sweeping:
-                sys.exit(2)
-            codes[-1] = 2
-        except Exception:
-            if not sweeping:
-                raise
-            _print_error(job + traceback.format_exc())
-            codes[-1] = 1
+                if reason is None:
+                    raise
+                _refuse(reason)
+            if reason is None:
+                _print_error(job + traceback.format_exc())
+            else:
+                _print_mistake(job + reason)
+            codes[-1] = 1 if reason is None else 2
 
     status = "stopped"
     try:
@@ -135,8 +142,11 @@ def plain_command(
                 print("\n".join([_usage(schema, positional), "", *about, "", "Settings:", "", *_settings(schema)]))
             else:
                 code = main(read_settings(schema, words, positional))
-    except Mistake as mistake:
-        _refuse(str(mistake))
+    except (Mistake, OSError) as error:
+        reason = _mistake_in(error)
+        if reason is None:
+            raise
+        _refuse(reason)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(code or 0)
@@ -187,6 +197,15 @@ def _parse(key: str, text: str, hint: Any) -> Any:
         return kind(text)
     except ValueError:
         raise Mistake(f"{key}={text}: must be {type_in_words(kind())}") from None
+
+
+def _mistake_in(error: Exception) -> str | None:
+    """What the user can correct, in a line; None for a bug."""
+    if isinstance(error, Mistake | OmegaConfBaseException):
+        return str(mistake_behind(error) or one_line(error))
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        return f"{one_line(error)}; correct this, or choose another folder"
+    return None
 
 
 def _refuse(message: str) -> NoReturn:

@@ -144,9 +144,9 @@ def _bind(overrides: list[str], scale_of_run: ScaleOfRun) -> None:
 
 def _scale_of_out(overrides: list[str], scale_of_run: ScaleOfRun) -> str | None:
     """The scale of the run in an explicit `out=`: `auto` is decided once in the life of a run."""
-    for override in overrides:
-        if override.startswith("out=") and override != "out=":
-            return scale_of_run(override.removeprefix("out="))
+    for override in OverridesParser.create().parse_overrides(overrides):
+        if override.key_or_group == "out" and not override.is_sweep_override() and (out := override.value()):
+            return scale_of_run(str(out))  # without the quotes that it may have
     return None
 
 
@@ -184,7 +184,7 @@ def _check(overrides: list[str]) -> None:
             override = OverridesParser.create().parse_override(text)
         except HydraException:
             raise Mistake(
-                f"{text}: not a setting; write key=value, for example seed=1 (quote values with spaces or brackets)"
+                f"{text}: not a setting; write key=value, for example seed=1 (quote values with spaces, brackets or ~)"
             ) from None
         key = override.key_or_group
         if override.is_delete():
@@ -234,7 +234,8 @@ def _why_refused(text: str, override: Override, groups: list[str], known: dict[s
     if key not in known or override.is_add():
         inside = [k for k in known if k.startswith(f"{key}.")]
         beside = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
-        return f"{key}: no such setting; allowed there: {', '.join(sorted(inside or beside))}{nearest(key, known)}"
+        allowed = f"; allowed there: {', '.join(sorted(inside or beside))}" if inside or beside else ""
+        return f"{key}: no such setting{allowed}{nearest(key, known)}"
     try:
         _compose([*groups, text])
     except (HydraException, OmegaConfBaseException):

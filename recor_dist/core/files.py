@@ -96,8 +96,14 @@ def write_json(folder: fs.SubTreeFileSystem, name: str, content: Any, *, durable
 
 
 def read_bytes(folder: fs.SubTreeFileSystem, name: str) -> bytes:
-    with folder.open_input_file(name) as stream:
-        return stream.read()
+    try:
+        with folder.open_input_file(name) as stream:
+            return stream.read()
+    except OSError:
+        if folder.get_file_info(name).type == fs.FileType.Directory:  # for which pyarrow has no error of its own
+            place = os.path.join(folder.base_path, name)
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the place of a file", place) from None
+        raise
 
 
 def read_json(folder: fs.SubTreeFileSystem, name: str) -> Any:

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 LEARNER = "learner"
 ROUND = 2.0  # seconds between two checks of the cluster
 PATIENCE_WITH_PLACEMENT = 20.0  # seconds until a process that Ray has not placed is reported
-PATIENCE_WITH_STACKS = 4.0  # seconds that the replacement of a process that hangs may wait for its stacks
+PATIENCE_WITH_STACKS = 10.0  # seconds that the replacement of a process that hangs may wait for its stacks
 
 # The engine replaces dead processes itself because it knows what was lost; Ray would restart them without their state.
 _OPTIONS = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"watch": 1, "state": 1}}

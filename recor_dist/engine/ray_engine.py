@@ -125,7 +125,8 @@ class RayEngine:
         """Runs to the end, or until told to stop; then the last event is a checkpoint, if the learner returns one."""
         while True:
             looked = self._look_around(time.monotonic())
-            if self.profiling and self._profile(self.profiling):
+            profiled = self._profile(self.profiling) if self.profiling else False
+            if looked or profiled:  # which takes seconds if a process hangs
                 self._wait(0.0)  # answers that arrived in that time come before deadlines that passed in it
             if not stopping():  # else the learner would have to take another step before it can return its state
                 with span("hand out work"):

@@ -22,11 +22,11 @@ from learner.learner import LearnerState
 from recor_dist.core.config import unflatten
 from recor_dist.core.files import exists, read_bytes, write_atomically
 from recor_dist.core.messages import Shape
+from recor_dist.core.sealed import Damaged
 from recor_dist.core.setting import Mistake
 from recor_dist.methods import lay_out
 from recor_dist.model.transformer import Model
 from recor_dist.record.run_folder import CHECKPOINTS, COMMIT, JOURNAL, RESULT, STATE, WEIGHTS, RunFolder
-from recor_dist.record.sealed import Damaged
 
 log = logging.getLogger(__name__)
 

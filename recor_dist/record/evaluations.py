@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from recor_dist.core.sealed import Damaged, open_file, seal_file
 from recor_dist.record.run_folder import EVALUATIONS, RunFolder
-from recor_dist.record.sealed import Damaged, open_file, seal_file
 
 log = logging.getLogger(__name__)
 

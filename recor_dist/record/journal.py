@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from recor_dist.core.sealed import Damaged, open_line, seal_line
 from recor_dist.model.evaluation import kendall_tau
 from recor_dist.record.run_folder import JOURNAL, RunFolder
-from recor_dist.record.sealed import Damaged, open_line, seal_line
 
 log = logging.getLogger(__name__)
 

@@ -41,8 +41,8 @@ from recor_dist.core.files import (
     write_json,
 )
 from recor_dist.core.locks import exclusive
+from recor_dist.core.sealed import Damaged, open_file, seal_file
 from recor_dist.core.setting import Mistake
-from recor_dist.record.sealed import Damaged, open_file, seal_file
 
 RUN = "run.json"
 RESULT = "result.json"

@@ -13,12 +13,12 @@ from typing import Any
 
 import data.tasks  # noqa: F401, because `unflatten` needs the tasks' settings, which this table registers
 from recor_dist.core.config import Config, digest, flatten, unflatten
+from recor_dist.core.sealed import Damaged, open_file
 from recor_dist.core.setting import Mistake
 from recor_dist.record.delivery import prepare_mlflow
 from recor_dist.record.evaluations import FIGURES, METRICS, TEST_ROWS, read_evaluations
 from recor_dist.record.journal import read_metrics
 from recor_dist.record.run_folder import ORDERS, RunFolder, find_runs
-from recor_dist.record.sealed import Damaged, open_file
 
 log = logging.getLogger(__name__)
 

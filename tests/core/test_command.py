@@ -1,5 +1,7 @@
 """Commands with a few settings of their own: how words become settings, --help, and exit codes."""
 
+import errno
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -86,23 +88,49 @@ def test_a_command_exits_with_the_code_it_returns(
     assert end.value.code == code
 
 
+def test_what_the_system_refuses_is_one_line_and_other_errors_of_it_are_bugs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(number: int) -> None:
+        monkeypatch.setattr("sys.argv", ["copy", "copy", "to=x"])
+
+        def main(_: CopyConfig) -> None:
+            raise OSError(number, os.strerror(number), "x/y")
+
+        plain_command(CopyConfig, main, [], positional=("action",))
+
+    with pytest.raises(SystemExit) as end:
+        fail(errno.EACCES)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert said == "error: [Errno 13] Permission denied: 'x/y'; correct this, or choose another folder\n"
+    with pytest.raises(OSError, match="Invalid argument"):
+        fail(errno.EINVAL)
+
+
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("words", "message"),
     [
         ("hydra/launcher=1", "Hydra cannot use these settings: Config group override must be a string"),
         ("hydra.run.dir=/proc/x", "Hydra cannot use these settings: [Errno 2] No such file or directory: '/proc/x'"),
         ("out=a\nb", "out=a\\nb: not a setting; write key=value"),
+        ("optimizer.warmup=1", "optimizer.warmup: no such setting; did you mean learner.warmup?"),
         ("out=file/x", "file/x: FILE is a file; give a folder"),
         ("out=damaged", "DAMAGED/run.json: is damaged; restore the file, or choose another out (it is not JSON)"),
+        ("out=folders", "FOLDERS/run.json: is damaged; restore the file, or choose another out (it is not a file)"),
+        ("out=locked scale=smoke", "[Errno 21] Is a directory: 'LOCKED/.lock'; correct this, or choose another folder"),
     ],
 )
-def test_what_a_user_gets_wrong_is_one_line_even_if_hydra_finds_it(word: str, message: str, tmp_path: Path) -> None:
+def test_what_a_user_gets_wrong_is_one_line_even_if_hydra_finds_it(words: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged/run.json").write_text('{"settings": {')
-    command = [sys.executable, "-m", "recor_dist.run", "engine=local", word]  # with scale=auto, which looks into `out`
+    (tmp_path / "folders/run.json").mkdir(parents=True)
+    (tmp_path / "locked/.lock").mkdir(parents=True)
+    command = [sys.executable, "-m", "recor_dist.run", "engine=local", *words.split(" ")]  # most with scale=auto
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    expected = message.replace("FILE", f"{tmp_path}/file").replace("DAMAGED", f"{tmp_path}/damaged")
-    assert line.startswith(f"error: {expected}")
+    for name in ("file", "damaged", "folders", "locked"):
+        message = message.replace(name.upper(), f"{tmp_path}/{name}")
+    assert line.startswith(f"error: {message}")

@@ -282,8 +282,10 @@ def test_the_share_of_random_contexts_changes_linearly_from_the_first_step_to_th
 
 
 def test_auto_keeps_the_scale_a_run_was_started_with(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"settings": flatten(compose(["scale=paper"]))}))
-    config = compose([f"out={tmp_path}"], scale_of_run)
+    out = tmp_path / "my runs"
+    out.mkdir()
+    (out / "run.json").write_text(json.dumps({"settings": flatten(compose(["scale=paper"]))}))
+    config = compose([f"out='{out}'"], scale_of_run)
     assert (config.scale, config.batch_size) == ("paper", 1024)
 
 

@@ -19,6 +19,8 @@ from data.shards import BadShard, Dataset, Manifest
 from data.splits import SPLITS
 from data.tasks import task_of
 from recor_dist.core.config import Config
+from recor_dist.core.files import open_folder
+from recor_dist.core.sealed import open_file, seal_file
 from recor_dist.core.setting import Mistake
 
 Configure = Callable[..., Config]
@@ -158,20 +160,25 @@ def test_an_interrupted_preparation_resumes_with_the_missing_shards(
     assert everything(data)
 
 
-@pytest.mark.parametrize("content", [None, "", "{", '{"spec": {}}', '{"splits": []}'])
-def test_a_lost_or_damaged_manifest_is_rebuilt(config: Config, content: str | None) -> None:
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"spec": {}}', '{"splits": []}', "another order"])
+def test_a_lost_or_damaged_manifest_is_rebuilt(
+    config: Config, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     data = opened(config)
     file = folder_of(data) / "manifest.json"
+    if content == "another order":
+        content = file.read_text().replace('"reversed"', '"recorded"')
     file.unlink() if content is None else file.write_text(content)
     assert opened(config).manifest == data.manifest
+    assert ("manifest.json is damaged: making it again" in caplog.text) == (content is not None)
 
 
 def test_a_manifest_of_another_data_set_is_refused(config: Config) -> None:
     data = opened(config)
     file = folder_of(data) / "manifest.json"
-    content = json.loads(file.read_text())
+    content = open_file(file.read_bytes())
     content["spec"]["task"]["seed"] = 9
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps(seal_file(content)))
     with pytest.raises(Mistake, match="holds a different data set than its name says"):
         opened(config)
 
@@ -179,17 +186,20 @@ def test_a_manifest_of_another_data_set_is_refused(config: Config) -> None:
 def test_a_rebuilt_shard_that_differs_from_the_manifest_is_refused(config: Config) -> None:
     data = opened(config)
     file = folder_of(data) / "manifest.json"
-    content = json.loads(file.read_text())
+    content = open_file(file.read_bytes())
     content["splits"]["val"][0]["checksum"] = "0" * 64
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps(seal_file(content)))
     with pytest.raises(Mistake, match=r"val-00000\.parquet .* came out different"):
         prepare(config, task_of(config))
 
 
-def test_a_manifest_survives_json(config: Config) -> None:
+def test_a_manifest_survives_json_also_without_the_checksum_that_earlier_versions_did_not_write(config: Config) -> None:
     data = opened(config)
-    content = json.loads((folder_of(data) / "manifest.json").read_text())
-    assert Manifest.from_json(content).checksum == data.manifest.checksum
+    folder = open_folder(data.uri)
+    assert Manifest.read(folder) == data.manifest
+    file = folder_of(data) / "manifest.json"
+    file.write_text(json.dumps(open_file(file.read_bytes())))
+    assert Manifest.read(folder).checksum == data.manifest.checksum
 
 
 def test_a_task_too_small_for_its_splits_is_refused(config_in: Configure) -> None:

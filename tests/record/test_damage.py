@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from recor_dist.core.compose import compose
+from recor_dist.core.sealed import open_file, seal_file
 from recor_dist.core.setting import Mistake
 from recor_dist.engine.loop import train
 from recor_dist.record.evaluations import add_evaluation, read_evaluations
 from recor_dist.record.run_folder import RunFolder
-from recor_dist.record.sealed import open_file, seal_file
 from recor_dist.run import make_artifacts
 from tests.conftest import decided, edit
 from tests.engine.test_loop import run_until_killed

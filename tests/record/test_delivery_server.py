@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recor_dist.record.sealed import open_file, open_line, seal_line
+from recor_dist.core.sealed import open_file, open_line, seal_line
 from tests.mlflow_store import (
     Server,
     assert_complete,

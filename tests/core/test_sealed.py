@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recor_dist.record.sealed import Damaged, open_file, open_line, seal_file, seal_line
+from recor_dist.core.sealed import Damaged, open_file, open_line, seal_file, seal_line
 
 RECORD = {"step": 12, "loss/lm": 1.636124610900879, "eval/val/exact_match": 0.5, "time": 1794963584.631}
 CONTENT = {"settings": {"seed": 0, "out": None}, "vocabulary": ["0", "é"], "reproducible": True, 3: (1, 2)}
