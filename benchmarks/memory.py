@@ -132,7 +132,8 @@ def _status(name: str) -> int:
 
 def show_computed() -> None:
     print(
-        "| run | rows of a ticket | actor, float32 | learner, float32 | actor, bfloat16 | learner, bfloat16 | answers |"
+        "| run | rows of a ticket | actor, float32 | learner, float32 | actor, bfloat16 | learner, bfloat16 "
+        "| answers, bfloat16 |"
     )
     print("|---|---|---|---|---|---|---|")
     for task in MEASURED_ROWS:

@@ -201,11 +201,11 @@ class Check:
     def _speed_of(self, task: str, precision: str) -> Iterator[str]:
         log.info("speed of %s in %s", task, precision)
         parts = make_parts([*self._paper(task), f"precision={precision}"])
+        peaks = {name: self._peak(part) for name, part in parts.items()}  # before the matrices take memory
         a, b = (torch.randn(SIDE[self.device], SIDE[self.device], device=self.device) for _ in range(2))
         a, b = (x.to(getattr(torch, precision)) for x in (a, b))
         for name, part in parts.items():
             flops, shares, taken = flops_of(part), [], []
-            peak = self._peak(part)
             for _ in range(TURNS):
                 product = 2 * len(a) ** 3 / seconds_of(lambda: a @ b)
                 taken.append(seconds_of(part))
@@ -213,7 +213,7 @@ class Check:
             seconds, share = statistics.median(taken), statistics.median(shares)
             rows = TICKETS[task][self.device]
             speed = f"{seconds:.4f} | {flops / seconds / 1e12:.3f} | {share:.2f}"
-            yield f"| {name} of {task} | {precision} | {rows} | {speed} | {peak} |"
+            yield f"| {name} of {task} | {precision} | {rows} | {speed} | {peaks[name]} |"
 
     def _peak(self, part: Part) -> str:
         if self.device != "cuda":

@@ -56,7 +56,8 @@ class ExportConfig:
 def export(out: str, folder: str) -> None:
     """Writes the newest weights of the run in `out`, and what answers with them, to `folder`."""
     place = open_folder(folder)
-    if place.get_file_info(fs.FileSelector("", allow_not_found=True)) and not exists(place, CODE):
+    made_here = all(exists(place, name) for name in (WEIGHTS, EXPORTED, CODE))
+    if place.get_file_info(fs.FileSelector("", allow_not_found=True)) and not made_here:
         raise Mistake(f"folder={folder}: holds files, but no exported model; choose another folder")
     solver, source = load_solver(out), RunFolder.open(out)
     run, weights = source.require_run(), solver.model.named_weights(solver.model.weights())
@@ -67,7 +68,7 @@ def export(out: str, folder: str) -> None:
         CODE: write_one_file(solver, f"{title}: answers prompts. Made by recor_dist.export.", EXPORTED).encode(),
         CARD: write_card(title, solver, source, run, bool(picture)).encode(),
     }
-    place.base_fs.create_dir(place.base_path)
+    place = open_folder(folder, create=True)
     if exists(place, MAP):
         place.delete_file(MAP)  # this run may have none
     for name, content in (files | ({MAP: picture} if picture else {})).items():

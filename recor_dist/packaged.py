@@ -88,7 +88,7 @@ def save_model(out: str, folder: str) -> None:
             },
         )
         place.base_fs.delete_dir_contents(place.base_path, missing_dir_ok=True)
-        place.base_fs.create_dir(place.base_path)
+        open_folder(folder, create=True)
         fs.copy_files(str(made), place.base_path, fs.LocalFileSystem(), place.base_fs)
 
 

@@ -73,6 +73,9 @@ def test_an_exported_model_answers_with_torch_numpy_and_safetensors_alone(
     assert [json.loads(line) for line in lines] == [{"prompt": p, **a, "decoder": "adamdm_prob"} for p, a in told]
     refused = answer_in_bare_python(bare, code, "0123", "01x3", "decoder=mdm")
     assert refused.stderr == "error: prompt 2: token 3, 'x', is not in the vocabulary; known: 0 1 2 3 4\n"
+    assert refused.returncode == 2
+    silent = answer_in_bare_python(bare, code)
+    assert (silent.returncode, silent.stderr) == (2, f"usage: python {code} [decoder=NAME] PROMPT ...\n")
     assert subprocess.run([sys.executable, "-I", "-S", "-c", "import torch"], capture_output=True).returncode == 1
 
 
@@ -96,6 +99,8 @@ def test_the_folder_has_weights_code_results_and_no_path_of_this_machine(
     export(str(unfinished), str(folder))
     assert not (folder / "order_map.png").exists() and "order_map" not in (folder / "README.md").read_text()
     (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis/one.txt").write_text("years of work")
+    (tmp_path / "thesis/answer.py").write_text("years of work")
     with pytest.raises(Mistake, match="thesis: holds files, but no exported model; choose another folder"):
         export(str(out), f"{tmp_path}/thesis")
+    with pytest.raises(Mistake, match="/proc/none: cannot be used as a folder"):
+        export(str(out), "/proc/none")

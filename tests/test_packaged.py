@@ -137,6 +137,8 @@ def test_a_model_is_replaced_but_nothing_else_is(trained: Callable[..., Path], t
     with pytest.raises(Mistake, match="mine: holds files, but no MLflow model"):
         save_model(str(trained("method=recor")), f"{tmp_path}/mine")
     assert (tmp_path / "mine/thesis.txt").exists()
+    with pytest.raises(Mistake, match="/proc/none: cannot be used as a folder"):
+        save_model(str(trained("method=recor")), "/proc/none")
     with pytest.raises(Mistake, match="mine: is not a model packaged by recor_dist"):
         load_packaged(f"{tmp_path}/mine")
 

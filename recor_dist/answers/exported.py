@@ -43,11 +43,15 @@ def answer_command_line(load: Callable[[], Answering]) -> None:
     words = sys.argv[1:]
     chosen = [word.removeprefix("decoder=") for word in words if word.startswith("decoder=")]
     prompts = [word for word in words if not word.startswith("decoder=")]
+    if not prompts or {"-h", "--help"} & set(words):
+        print(f"usage: python {sys.argv[0]} [decoder=NAME] PROMPT ...", file=sys.stderr)
+        sys.exit(0 if prompts else 2)
     try:
         model = load()
         decoder = model.choose(chosen[-1] if chosen else None)
         answers = model.answers(prompts, decoder)
     except Mistake as mistake:
-        sys.exit(f"error: {mistake}")
+        print(f"error: {mistake}", file=sys.stderr)
+        sys.exit(2)
     for prompt, answer in zip(prompts, answers, strict=True):
         print(json.dumps({"prompt": prompt, **answer, "decoder": decoder}, ensure_ascii=False))
