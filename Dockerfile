@@ -15,7 +15,8 @@ LABEL org.opencontainers.image.licenses=Apache-2.0
 ARG PIP_EXTRA_INDEX_URL=
 
 # KubeRay's probes call wget. The packages of pip go where login shells, which KubeRay starts, find them, too.
-RUN apt-get update && apt-get install -y --no-install-recommends wget && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends wget && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 1000 recor
 
 WORKDIR /opt/recor_dist
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -26,7 +27,6 @@ COPY data data
 RUN pip install --no-cache-dir --disable-pip-version-check -c constraints.txt . boto3
 
 # Runs, shards and MLflow's database are in the working directory, unless `out` and `data.dir` say otherwise.
-RUN useradd --create-home --uid 1000 recor
 USER 1000:1000
 WORKDIR /home/recor
 ENV RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true
