@@ -73,4 +73,4 @@ def main(scale: float) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)
+    print(__doc__) if "--help" in sys.argv else main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)

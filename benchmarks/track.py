@@ -1,4 +1,4 @@
-"""`python benchmarks/track.py`: what the record in MLflow costs a training step, side by side in one run.
+"""`python -m benchmarks.track`: what the record in MLflow costs a training step, side by side in one run.
 
 Three arms take turns on the same model and data: without a sender; with one that follows the journal and sends it to
 MLflow's default store; with one whose server accepts connections and never responds. A sender is suspended (SIGSTOP)
@@ -140,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print(__doc__) if "--help" in sys.argv else main()

@@ -20,8 +20,9 @@ from recor_dist.engine.loop import train
 from recor_dist.figures.groups import conditions, differences, group_runs
 from recor_dist.figures.report_page import report_page
 from recor_dist.figures.tables import cell, compute_table
-from recor_dist.record.runs import Run, deduplicate, read_folder, read_run
+from recor_dist.record.runs import Run, deduplicate, read_folder, read_mlflow, read_run
 from recor_dist.report import ReportConfig, find_places, main, write
+from recor_dist.solve import open_solver
 from tests.conftest import edit
 from tests.figures.made_up import made_up, rows_of
 
@@ -265,6 +266,20 @@ def test_the_report_is_the_same_from_mlflow_and_from_folders(
 
     main(ReportConfig((f"{recorded}/runs",), (uri,), f"{tmp_path}/both"))
     assert (tmp_path / "both/report.html").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's
+def test_a_damaged_database_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mlflow.db").write_bytes(bytes(range(256)) * 16)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    for key, read in {
+        "mlflow": lambda: list(read_mlflow(uri)),
+        "model": lambda: open_solver("runs:/0123/model"),
+    }.items():
+        with pytest.raises(Mistake, match=f"^{key}=.*: cannot be .*file is not a database") as error:
+            read()
+        assert "\n" not in str(error.value)
 
 
 def test_a_server_that_does_not_answer_is_a_mistake() -> None:

@@ -25,6 +25,7 @@ def span(name: str) -> AbstractContextManager[Any]:
 
 def start() -> None:
     """Starts the profile of the calling thread."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler prints lines among those of our log
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
     made = profile(activities=activities)
     made.start()

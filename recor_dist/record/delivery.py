@@ -53,17 +53,24 @@ def prepare_mlflow() -> None:
         os.environ.setdefault(key, value)
 
 
+def failures_of_mlflow() -> tuple[type[Exception], ...]:
+    """What MLflow raises if its store fails: errors of its own, or those of a database."""
+    from mlflow.exceptions import MlflowException  # here, because they take seconds to import
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, OSError
+
+
 def download_model(key: str, uri: str) -> str:
     """The local folder of a model that MLflow has. A Mistake names the setting `key`, which holds the URI."""
     prepare_mlflow()
     import mlflow.artifacts  # here, because it takes seconds to import
-    from mlflow.exceptions import MlflowException
 
     try:
         return mlflow.artifacts.download_artifacts(artifact_uri=uri)
-    except (MlflowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise Mistake(f"{key}={uri}: cannot be loaded from MLflow at {mlflow.get_tracking_uri()}: {reason}") from None
+    except failures_of_mlflow() as error:
+        place, reason = mlflow.get_tracking_uri(), str(error).splitlines()[0]
+        raise Mistake(f"{key}={uri}: cannot be loaded from MLflow at {place}: {reason}") from None
 
 
 def say(line: str) -> None:

@@ -15,7 +15,7 @@ import data.tasks  # noqa: F401, because `unflatten` needs the tasks' settings, 
 from recor_dist.core.config import Config, digest, flatten, unflatten
 from recor_dist.core.sealed import Damaged, open_file
 from recor_dist.core.setting import Mistake
-from recor_dist.record.delivery import prepare_mlflow
+from recor_dist.record.delivery import failures_of_mlflow, prepare_mlflow
 from recor_dist.record.evaluations import FIGURES, METRICS, TEST_ROWS, read_evaluations
 from recor_dist.record.journal import read_metrics
 from recor_dist.record.run_folder import ORDERS, RunFolder, find_runs
@@ -149,11 +149,9 @@ def read_mlflow(uri: str) -> Iterator[Run]:
     """The runs that MLflow has at a tracking URI, without those of other projects and the parents of sweeps."""
     prepare_mlflow()
     from mlflow import MlflowClient  # here, because it takes seconds to import
-    from mlflow.exceptions import MlflowException
 
-    client = MlflowClient(uri)
     try:
-        token = None
+        client, token = MlflowClient(uri), None
         while True:
             experiments = client.search_experiments(page_token=token)
             for experiment in experiments:
@@ -161,7 +159,7 @@ def read_mlflow(uri: str) -> Iterator[Run]:
             token = experiments.token
             if not token:
                 return
-    except MlflowException as error:
+    except failures_of_mlflow() as error:
         raise Mistake(f"mlflow={uri}: cannot be read ({str(error).splitlines()[0]})") from None
 
 

@@ -22,7 +22,7 @@ Configure = Callable[..., Config]
 
 
 def test_a_profiled_run_has_the_same_weights_and_a_trace_of_ten_steps(
-    config_in: Configure, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    config_in: Configure, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     whole = train(config_in(f"out={tmp_path}/whole"))
     with caplog.at_level(logging.INFO):
@@ -36,6 +36,7 @@ def test_a_profiled_run_has_the_same_weights_and_a_trace_of_ten_steps(
     assert spans["roll out"] == spans["forward"] == spans["backward"] == STEPS * groups
     assert any(event["name"].startswith("aten::") for event in trace["traceEvents"])
     assert_nested([event for event in trace["traceEvents"] if event["ph"] == "X"])
+    assert "profiler" not in capfd.readouterr().err, "nothing of torch's own"
     (said,) = [message for message in caplog.messages if "shows ten steps" in message]
     assert said.startswith(f"{tmp_path}/out/profile.json.gz shows ten steps")
     shares = {line.split("%")[0].rsplit(maxsplit=1)[0].strip() for line in said.splitlines()[2:]}
