@@ -22,11 +22,14 @@ from recor_dist.model.decoding import generate
 from recor_dist.model.denoising import denoise_adaptively, margin
 from recor_dist.model.transformer import Model
 
-transformers: Any = import_module("transformers")  # an extra, which the type checker may not find
 SIZE, SHAPE = ModelConfig(layers=3, width=384, heads=12), Shape(N=20, M=20, V=7)
 
 
 def gpt2() -> Callable[[np.ndarray], object]:
+    try:
+        transformers: Any = import_module("transformers")  # an extra, which the type checker may not find
+    except ModuleNotFoundError:
+        sys.exit("transformers is missing: pip install -c constraints.txt -e '.[benchmarks]'")
     config = transformers.GPT2Config(
         vocab_size=SHAPE.V + 1,
         n_positions=SHAPE.N + 1 + SHAPE.M,

@@ -25,7 +25,9 @@ RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 RAY_JOB_STOP_WAIT_TIME_S=120
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-address_of() { getent ahostsv4 "$1" | awk 'NR == 1 { print $1 }'; }
+address_of() { # NODE; Debian gives a machine's own name the address 127.0.1.1, at which no other node reaches it
+    getent ahostsv4 "$1" | awk 'NR == 1 { print $1 }' | sed "s/^127\.0\.1\.1$/$(hostname -I | cut -d ' ' -f 1)/"
+}
 head=$(address_of "${nodes[0]}")
 start_ray_on() { # NODE OPTION...
     srun --nodes=1 --ntasks=1 --nodelist="$1" --cpus-per-task="$SLURM_CPUS_PER_TASK" ray start \

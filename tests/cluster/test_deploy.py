@@ -233,6 +233,21 @@ def test_the_script_is_valid_and_asks_for_what_it_uses() -> None:
     assert not re.search(r"[0-9a-f]{64}", text) and "0.0.0.0" not in text
 
 
+@pytest.mark.parametrize(("found", "used"), [("10.0.0.7", "10.0.0.7"), ("127.0.1.1", "10.0.0.5"), ("127.0.0.1",) * 2])
+def test_the_head_is_reached_from_other_nodes_though_it_may_call_itself_by_another_address(
+    tmp_path: Path, found: str, used: str
+) -> None:
+    for name, printed in {"getent": [f"{found} STREAM head", found], "hostname": ["10.0.0.5 172.17.0.1 "]}.items():
+        (tmp_path / name).write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in printed))
+        (tmp_path / name).chmod(0o755)
+    (function,) = re.findall(r"^address_of\(\) \{.*?^\}", SLURM.read_text(), re.M | re.S)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", f"{function}\naddress_of head"], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == f"{used}\n"
+
+
 @pytest.mark.slow  # two nodes of Ray and MLflow's server start, twice
 @pytest.mark.timeout(600)
 def test_the_script_trains_is_stopped_queues_itself_again_and_resumes(
