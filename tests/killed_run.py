@@ -42,9 +42,9 @@ def main() -> None:
     elif kind == "upload":
         write = files.write_atomically
 
-        def write_or_die(folder: fs.SubTreeFileSystem, name: str, content: bytes) -> None:
+        def write_or_die(folder: fs.SubTreeFileSystem, name: str, content: bytes, *, durable: bool = True) -> None:
             if name != f"checkpoints/step-{int(step):08d}/{rest[0]}":
-                write(folder, name, content)
+                write(folder, name, content, durable=durable)
                 return
             stream = folder.open_output_stream(name)
             stream.write(content[: len(content) // 2])

@@ -527,7 +527,7 @@ def test_a_run_is_recorded_in_the_store_that_mlflow_ui_shows_in_the_same_folder(
     listed = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id)}
     assert listed == {"orders.json", "pictures", "replay.html", "result.json"}
     drawn = {artifact.path for artifact in client_of(uri).list_artifacts(run.info.run_id, "pictures")}
-    assert drawn == {f"pictures/{name}.png" for name in ("calibration", "curves", "order_map")}
+    assert drawn == {f"pictures/{name}.png" for name in ("calibration", "curves", "order_map", "steps")}
     answers = [
         subprocess.run(
             [sys.executable, "-m", "recor_dist.solve", f"model={model}", "prompt=0120", "format=json"],
