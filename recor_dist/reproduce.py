@@ -7,6 +7,7 @@ file that can be committed, and writes the results page from those files. The sa
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -188,6 +189,7 @@ def main(config: ReproduceConfig) -> int:
                 print(f"{run.minutes:6.1f} min  python -m recor_dist.run {run.command}")
             return 0
         work = Work(planned, Path(config.folder), Path(config.results), jobs)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an exception ends its runs, too
         work.train_all()
         failed = bool(work.failed)
     print(f"saved in {write_page(Path(config.results))}")

@@ -1,10 +1,13 @@
 """The command that repeats all published runs."""
 
 import logging
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from recor_dist.core.compose import compose
@@ -92,3 +95,19 @@ def test_the_plan_says_what_it_takes_and_trains_nothing(tmp_path: Path) -> None:
     assert "hours of one core" in done.stdout
     assert done.stdout.count("python -m recor_dist.run task=arg") == len(planned_runs(("arg",)))
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_stopped_command_stops_its_runs(tmp_path: Path) -> None:
+    settings = ["part=arg", f"folder={tmp_path / 'runs'}", f"results={tmp_path / 'results'}", "jobs=1"]
+    command = subprocess.Popen([sys.executable, "-m", "recor_dist.reproduce", *settings])
+    try:
+        deadline = time.monotonic() + 60
+        while not any(log.read_text() for log in tmp_path.glob("runs/arg/*.log")):
+            assert time.monotonic() < deadline, "no run has begun"
+            time.sleep(0.1)
+        runs = psutil.Process(command.pid).children(recursive=True)
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(timeout=60) == 128 + signal.SIGTERM
+        assert runs and not any(run.is_running() for run in runs)
+    finally:
+        command.kill()
